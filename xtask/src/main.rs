@@ -1,0 +1,2 @@
+//! The project's checks as one command.
+fn main() {}
