@@ -1,1 +1,5 @@
 //! replication
+
+mod vocabulary;
+
+pub use vocabulary::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, Versioned};

@@ -1,0 +1,62 @@
+//! What a partition's replicas agree on through the coordination store, as plain values.
+
+use std::fmt;
+
+use highwater_storage::LeaderEpoch;
+
+/// A broker's number in its cluster (Kafka's `broker.id`), 0 or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BrokerId(pub i32);
+
+impl fmt::Display for BrokerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Which life of a broker: the store's creation number of its registration, so a later registration has a higher one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BrokerEpoch(pub i64);
+
+impl fmt::Display for BrokerEpoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who leads a partition and who is in sync, as committed in the coordination store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionState {
+    /// The leader, or `None` while no eligible replica lives.
+    pub leader: Option<BrokerId>,
+    /// Grows with every election.
+    pub leader_epoch: LeaderEpoch,
+    /// The in-sync replicas. The last one stays when it dies: only it may lead again.
+    pub isr: Vec<BrokerId>,
+    /// The epoch of the controller that held the last election.
+    pub controller_epoch: i32,
+    /// The leader came out of an unclean election and has not settled yet (Kafka's `leader_recovery_state` 1).
+    pub recovering: bool,
+}
+
+/// A value with the version the store gave it: a write that expects another version fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioned<T> {
+    /// The value.
+    pub value: T,
+    /// The store's compare-and-set version (Kafka's partition epoch). Higher is later.
+    pub version: i64,
+}
+
+/// What became of a leader's proposal to change its ISR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IsrDecision {
+    /// It is committed, with this new version.
+    Committed(i64),
+    /// Somebody else changed the state first: the watch will tell.
+    Conflict,
+    /// This broker may not propose: its session is gone, or the partition is.
+    Fenced,
+    /// The store did not answer: propose again later. The change may or may not have happened.
+    Retry,
+}
