@@ -1,1 +1,3 @@
 //! broker
+mod owner;
+mod threads;
