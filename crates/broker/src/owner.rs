@@ -8,9 +8,12 @@
 //!
 //! There is one way of owning: whoever turned `busy` from false to true holds the state until it finds the inbox empty
 //! and turns `busy` back, and both happen under the inbox's lock. A command is put there under the same lock, so it is
-//! either seen by the holder or its submitter becomes the holder: no wake-up can be lost. No lock is held while another
-//! is waited for except `state` before `inbox`, and `handle` runs with only `state` held, so a command may submit to
-//! its own or any other owner.
+//! either seen by the holder or its submitter becomes the holder: no wake-up can be lost, and the order of submissions
+//! is the order of handling.
+//!
+//! What handling a command causes outside (answers, wake-ups, work for other threads) is collected while the state is
+//! locked and carried out after it is unlocked, still before the next command: `busy` keeps other threads from getting
+//! in between, so effects leave in the order of their causes, and no lock is held while they do.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,14 +36,26 @@ pub(crate) trait Owned: Send + 'static {
     /// What it is told to do. A command that is dropped unhandled must tell whoever waits for it (by its `Drop`).
     type Command: Send + 'static;
 
+    /// What that causes outside.
+    type Effect: Send + 'static;
+
+    /// Carries effects out.
+    type Outlet: Outlet<Self::Effect>;
+
     /// Does it. Never waits for anything but the page cache, except for heavy commands.
-    fn handle(&mut self, command: Self::Command);
+    fn handle(&mut self, command: Self::Command, effects: &mut Vec<Self::Effect>);
 
     /// Whether the command may wait for the disk, so that it belongs on an owner thread and not on a socket's.
     fn is_heavy(command: &Self::Command) -> bool;
 
     /// Called once if `handle` panicked: the state may be half changed and will not be asked to handle more.
-    fn abandon(&mut self);
+    fn abandon(&mut self, effects: &mut Vec<Self::Effect>);
+}
+
+/// Where the effects of owned state go.
+pub(crate) trait Outlet<E>: Send + Sync + 'static {
+    /// Carries one out. Only hands things on; waits for nothing, and looks at no owned state.
+    fn carry_out(&self, effect: E);
 }
 
 /// One piece of owned state with its inbox.
@@ -51,6 +66,7 @@ pub(crate) struct Owner<S: Owned> {
     room: Notify,
     capacity: usize,
     threads: Arc<Threads>,
+    outlet: S::Outlet,
 }
 
 struct Inbox<C> {
@@ -72,7 +88,7 @@ pub(crate) enum Refused<C> {
 
 impl<S: Owned> Owner<S> {
     /// Owned state whose inbox takes up to `capacity` commands of clients.
-    pub(crate) fn new(state: S, capacity: usize, threads: Arc<Threads>) -> Self {
+    pub(crate) fn new(state: S, capacity: usize, threads: Arc<Threads>, outlet: S::Outlet) -> Self {
         let inbox = Inbox { commands: VecDeque::new(), busy: false, closed: false };
         Self {
             state: Mutex::new(state),
@@ -80,7 +96,13 @@ impl<S: Owned> Owner<S> {
             room: Notify::new(),
             capacity: capacity.max(1),
             threads,
+            outlet,
         }
+    }
+
+    /// Where the effects go.
+    pub(crate) fn outlet(&self) -> &S::Outlet {
+        &self.outlet
     }
 
     /// Hands in a client's command: handled before this returns if the state was idle.
@@ -147,51 +169,57 @@ impl<S: Owned> Owner<S> {
 
     /// Handles commands until the inbox is empty or this thread has done its share. The caller has set `busy`.
     fn drain(self: &Arc<Self>, place: Place) {
-        let mut state = self.lock_state();
         let mut left = match place {
             Place::Inline => INLINE_COMMANDS_MAX,
             Place::OwnerThread => TURN_COMMANDS_MAX,
             Place::LastResort => usize::MAX,
         };
+        let mut effects = Vec::new();
         loop {
-            let command = {
-                let mut inbox = self.lock_inbox();
-                let full = inbox.commands.len() == self.capacity;
-                let hand_over = match inbox.commands.front() {
-                    None => {
-                        inbox.busy = false;
-                        return;
-                    }
-                    Some(next) => left == 0 || (matches!(place, Place::Inline) && S::is_heavy(next)),
-                };
-                if hand_over {
-                    break;
-                }
-                let command = inbox.commands.pop_front();
-                drop(inbox);
-                if full {
-                    self.room.notify_waiters();
-                }
-                command
+            let mut inbox = self.lock_inbox();
+            let full = inbox.commands.len() == self.capacity;
+            let Some(next) = inbox.commands.front() else {
+                inbox.busy = false;
+                return;
             };
+            if left == 0 || (matches!(place, Place::Inline) && S::is_heavy(next)) {
+                break;
+            }
             left -= 1;
-            let Some(command) = command else { continue };
-            if catch_unwind(AssertUnwindSafe(|| state.handle(command))).is_err() {
-                state.abandon();
-                drop(state);
-                let dropped = {
-                    let mut inbox = self.lock_inbox();
-                    inbox.closed = true;
-                    inbox.busy = false;
-                    std::mem::take(&mut inbox.commands)
-                };
+            let command = inbox.commands.pop_front();
+            drop(inbox);
+            if full {
                 self.room.notify_waiters();
-                drop(dropped);
+            }
+            let Some(command) = command else { continue };
+            if !self.handle(command, &mut effects) {
                 return;
             }
         }
-        drop(state);
         self.hand_over();
+    }
+
+    /// Handles one command and carries its effects out. False if it panicked: the owner is closed then.
+    fn handle(&self, command: S::Command, effects: &mut Vec<S::Effect>) -> bool {
+        let mut state = self.lock_state();
+        let survived = catch_unwind(AssertUnwindSafe(|| state.handle(command, effects))).is_ok();
+        if !survived {
+            state.abandon(effects);
+        }
+        drop(state);
+        for effect in effects.drain(..) {
+            self.outlet.carry_out(effect);
+        }
+        if !survived {
+            let mut inbox = self.lock_inbox();
+            inbox.closed = true;
+            inbox.busy = false;
+            let dropped = std::mem::take(&mut inbox.commands);
+            drop(inbox);
+            self.room.notify_waiters();
+            drop(dropped);
+        }
+        survived
     }
 
     /// Lets an owner thread drain on; `busy` stays set, so nobody else begins meanwhile.

@@ -8,10 +8,27 @@ use std::time::{Duration, Instant};
 struct Ledger {
     inside: Arc<AtomicBool>,
     last: Vec<Option<usize>>,
-    handled: Arc<AtomicUsize>,
     inline: usize,
     abandoned: Arc<AtomicBool>,
     threads_seen: Vec<thread::ThreadId>,
+}
+
+/// Counts the effects, and notices those that overtook others.
+struct Echo {
+    last: Mutex<Vec<Option<usize>>>,
+    handled: Arc<AtomicUsize>,
+    overtaken: Arc<AtomicBool>,
+}
+
+impl Outlet<(usize, usize)> for Echo {
+    fn carry_out(&self, (sender, number): (usize, usize)) {
+        let mut last = self.last.lock().expect("no panic under the lock");
+        if last[sender].map_or(0, |last| last + 1) != number {
+            self.overtaken.store(true, Ordering::SeqCst);
+        }
+        last[sender] = Some(number);
+        self.handled.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 enum Command {
@@ -33,8 +50,10 @@ impl Drop for Reply {
 
 impl Owned for Ledger {
     type Command = Command;
+    type Effect = (usize, usize);
+    type Outlet = Echo;
 
-    fn handle(&mut self, command: Command) {
+    fn handle(&mut self, command: Command, effects: &mut Vec<(usize, usize)>) {
         assert!(!self.inside.swap(true, Ordering::SeqCst), "two threads own the state");
         match command {
             Command::Count { sender, number, .. } => {
@@ -45,7 +64,7 @@ impl Owned for Ledger {
                     self.threads_seen.push(id);
                 }
                 self.inline += 1;
-                self.handled.fetch_add(1, Ordering::SeqCst);
+                effects.push((sender, number));
             }
             Command::Block(entered, release) => {
                 entered.send(()).expect("the test waits");
@@ -67,7 +86,7 @@ impl Owned for Ledger {
         matches!(command, Command::Count { heavy: true, .. })
     }
 
-    fn abandon(&mut self) {
+    fn abandon(&mut self, _: &mut Vec<(usize, usize)>) {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 }
@@ -77,6 +96,7 @@ struct Bench {
     threads: Arc<Threads>,
     handled: Arc<AtomicUsize>,
     abandoned: Arc<AtomicBool>,
+    overtaken: Arc<AtomicBool>,
 }
 
 fn bench(senders: usize, capacity: usize, threads: &Arc<Threads>) -> Bench {
@@ -85,13 +105,15 @@ fn bench(senders: usize, capacity: usize, threads: &Arc<Threads>) -> Bench {
     let ledger = Ledger {
         inside: Arc::default(),
         last: vec![None; senders],
-        handled: Arc::clone(&handled),
         inline: 0,
         abandoned: Arc::clone(&abandoned),
         threads_seen: Vec::new(),
     };
-    let owner = Arc::new(Owner::new(ledger, capacity, Arc::clone(threads)));
-    Bench { owner, threads: Arc::clone(threads), handled, abandoned }
+    let overtaken = Arc::new(AtomicBool::new(false));
+    let last = Mutex::new(vec![None; senders]);
+    let outlet = Echo { last, handled: Arc::clone(&handled), overtaken: Arc::clone(&overtaken) };
+    let owner = Arc::new(Owner::new(ledger, capacity, Arc::clone(threads), outlet));
+    Bench { owner, threads: Arc::clone(threads), handled, abandoned, overtaken }
 }
 
 fn wait_for(counter: &AtomicUsize, wanted: usize) {
@@ -159,6 +181,7 @@ fn no_wake_up_is_lost_under_contention() {
     for bench in &benches {
         wait_for(&bench.handled, SENDERS * EACH);
         assert!(!bench.abandoned.load(Ordering::SeqCst), "an assertion failed inside");
+        assert!(!bench.overtaken.load(Ordering::SeqCst), "an effect overtook another");
     }
 }
 
