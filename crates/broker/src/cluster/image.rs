@@ -1,0 +1,105 @@
+//! The cluster at one moment, as every broker holds it in memory: an immutable value, replaced as a whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, Versioned};
+use highwater_storage::{TopicId, TopicPartition};
+
+/// Brokers, topics and who leads what. Topics that did not change are shared between successive images
+/// ([`Arc::ptr_eq`] tells cheaply that nothing is new).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetadataImage {
+    /// The cluster's id, as in `meta.properties`; empty until it is known.
+    pub cluster_id: String,
+    /// Who decides elections at the moment.
+    pub controller: Option<BrokerId>,
+    /// The live brokers.
+    pub brokers: BTreeMap<BrokerId, BrokerInfo>,
+    /// All topics by name.
+    pub topics: BTreeMap<Arc<str>, Arc<TopicImage>>,
+    /// The same topics by id.
+    pub by_id: BTreeMap<TopicId, Arc<TopicImage>>,
+}
+
+/// A live broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerInfo {
+    /// Its number.
+    pub id: BrokerId,
+    /// Its life.
+    pub epoch: BrokerEpoch,
+    /// Where clients and followers reach it.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Its rack, if it has one.
+    pub rack: Option<String>,
+}
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicImage {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its identity; [`TopicId::ZERO`] for a topic made by a Kafka too old to have ids.
+    pub id: TopicId,
+    /// The configs that were set for it; all else is the broker's default.
+    pub config: BTreeMap<String, String>,
+    /// Its partitions; the index is the partition's number.
+    pub partitions: Vec<PartitionImage>,
+}
+
+/// A partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionImage {
+    /// Its replicas, the preferred leader first.
+    pub assignment: Vec<BrokerId>,
+    /// Leader and in-sync replicas. Without a leader, epoch -1 and version -1 while the controller has yet to set it up.
+    pub state: Versioned<PartitionState>,
+}
+
+impl MetadataImage {
+    /// The topic of this name.
+    pub fn topic(&self, name: &str) -> Option<&Arc<TopicImage>> {
+        self.topics.get(name)
+    }
+
+    /// The topic of this id.
+    pub fn topic_by_id(&self, id: TopicId) -> Option<&Arc<TopicImage>> {
+        self.by_id.get(&id)
+    }
+
+    /// One partition.
+    pub fn partition(&self, of: &TopicPartition) -> Option<&PartitionImage> {
+        self.topics.get(&of.topic)?.partition(of.partition)
+    }
+
+    /// The live brokers with their epochs, as the replication layer wants them.
+    pub fn live_brokers(&self) -> BTreeMap<BrokerId, BrokerEpoch> {
+        self.brokers.values().map(|broker| (broker.id, broker.epoch)).collect()
+    }
+
+    /// Puts a topic in, replacing one of the same name.
+    pub fn insert(&mut self, topic: Arc<TopicImage>) {
+        self.remove(&topic.name);
+        if topic.id != TopicId::ZERO {
+            self.by_id.insert(topic.id, topic.clone());
+        }
+        self.topics.insert(topic.name.clone(), topic);
+    }
+
+    /// Takes a topic out.
+    pub fn remove(&mut self, name: &str) -> Option<Arc<TopicImage>> {
+        let topic = self.topics.remove(name)?;
+        self.by_id.remove(&topic.id);
+        Some(topic)
+    }
+}
+
+impl TopicImage {
+    /// The partition of this number.
+    pub fn partition(&self, number: i32) -> Option<&PartitionImage> {
+        self.partitions.get(usize::try_from(number).ok()?)
+    }
+}
