@@ -57,6 +57,26 @@ pub enum IsrDecision {
     Conflict,
     /// This broker may not propose: its session is gone, or the partition is.
     Fenced,
+    /// The store holds the expected version but a proposed member is not eligible (not registered, or in another
+    /// life). The change did not happen and is not repeated until a fetch gives a new reason.
+    Refused,
     /// The store did not answer: propose again later. The change may or may not have happened.
     Retry,
 }
+
+/// When a produce is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// At once; the client hears nothing (`acks=0`).
+    None,
+    /// Once the leader's log holds it (`acks=1`); with [`ReplicaConfig::count_flushed`](crate::ReplicaConfig) once it
+    /// is flushed there.
+    Leader,
+    /// Once the high watermark has passed it (`acks=all`).
+    All,
+}
+
+/// Names something that waits at a partition: a produce for its acknowledgement or a fetch for data. Chosen by the
+/// caller, unique among what waits at one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitToken(pub u64);
