@@ -3,13 +3,16 @@
 use highwater_storage::{LeaderEpoch, Offset, TimestampMs};
 
 use crate::lineage::EpochEnd;
-use crate::{BrokerEpoch, BrokerId, PartitionState, WaitToken};
+use crate::{BrokerEpoch, BrokerId, Isolation, PartitionState, WaitToken};
 
 /// Who fetches, lists offsets or asks for the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetcher {
     /// A client: sees records below the high watermark.
-    Consumer,
+    Consumer {
+        /// What of transactions it sees. Without transactions both levels see the same.
+        isolation: Isolation,
+    },
     /// A replica on another broker: sees the whole log, and its fetch offset is its acknowledgement.
     Follower {
         /// Its broker.
@@ -37,6 +40,7 @@ pub struct FetchRequest {
 
 /// What a fetch may read, and what its answer says beside the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FetchGrant {
     /// Records below this offset may be read. It may be at or below `from`: then the answer is empty.
     pub upper: Offset,
@@ -416,6 +420,10 @@ pub enum Output {
     },
     /// Commit this state to the store if its version is still this one; the answer is `IsrDecided`.
     ProposeIsr {
+        /// Names this proposal in the answer.
+        proposal: u64,
+        /// The leadership that proposes: a proposal of an older one need not be sent any more.
+        leader_epoch: LeaderEpoch,
         /// The version the store must have.
         expected_version: i64,
         /// The state to write.

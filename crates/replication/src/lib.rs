@@ -12,4 +12,4 @@ pub use event::{
     ProduceResult, Produced, Role, Status, Which,
 };
 pub use lineage::EpochEnd;
-pub use vocabulary::{Acks, BrokerEpoch, BrokerId, IsrDecision, PartitionState, Versioned, WaitToken};
+pub use vocabulary::{Acks, BrokerEpoch, BrokerId, Isolation, IsrDecision, PartitionState, Versioned, WaitToken};

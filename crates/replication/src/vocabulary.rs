@@ -49,12 +49,13 @@ pub struct Versioned<T> {
 }
 
 /// What became of a leader's proposal to change its ISR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IsrDecision {
-    /// It is committed, with this new version.
-    Committed(i64),
-    /// Somebody else changed the state first: the watch will tell.
-    Conflict,
+    /// It is committed; this is what the store holds now.
+    Committed(Versioned<PartitionState>),
+    /// The store holds this state, whose version is not the expected one: somebody else was first, or an earlier
+    /// attempt of ours succeeded and its reply was lost.
+    Conflict(Versioned<PartitionState>),
     /// This broker may not propose: its session is gone, or the partition is.
     Fenced,
     /// The store holds the expected version but a proposed member is not eligible (not registered, or in another
@@ -80,3 +81,13 @@ pub enum Acks {
 /// caller, unique among what waits at one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitToken(pub u64);
+
+/// What of open and aborted transactions a consumer sees (Kafka's `isolation_level`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Everything below the high watermark.
+    #[default]
+    ReadUncommitted,
+    /// Everything below the last stable offset.
+    ReadCommitted,
+}
