@@ -6,10 +6,14 @@
 //! inside the process. Paths and values are Kafka's znodes, kept in one place , so that a ZooKeeper
 //! ensemble can stand behind the same trait.
 
-
+mod embedded;
 mod image;
+mod journal;
+mod tree;
 
+pub use embedded::{EmbeddedSession, EmbeddedStore};
 pub use image::{BrokerInfo, MetadataImage, PartitionImage, TopicImage};
+pub use journal::{JOURNAL_FILE, SNAPSHOT_FILE, StoreError, StoreReport};
 
 use std::fmt;
 use std::future::Future;
