@@ -1,6 +1,10 @@
 //! A broker that speaks the Kafka protocol over replicated partitions.
 
+pub mod api;
 pub mod cluster;
+pub mod config;
 
+mod broker;
+mod net;
 mod owner;
 mod threads;

@@ -1,0 +1,183 @@
+//! The broker's configuration: Kafka's `server.properties`, keys, units and defaults.
+//!
+//! [`Settings`] collects `key = value` pairs from a file and the command line, each with where it was written, and
+//! [`Settings::build`] turns them into a [`BrokerConfig`]. A key that Kafka has and this broker does not act on is
+//! reported once as ignored; a key that Kafka does not have is an error that names the nearest key. Topic-level
+//! configs are [`TopicConfig`]: the broker's defaults with a topic's overrides on top.
+//!
+//! Where a default differs from Kafka's the key's text in [`keys::BROKER_KEYS`] says why.
+
+pub(crate) mod kafka_names;
+pub mod keys;
+mod parse;
+mod settings;
+pub mod topic;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use highwater_replication::BrokerId;
+
+pub use settings::{ConfigError, IgnoredKey, Origin, Settings};
+pub use topic::{CleanupPolicy, InvalidTopicConfig, TimestampSource, TopicConfig};
+
+/// A host and a port as written in `listeners` and `advertised.listeners`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// A name or an address without brackets; empty stands for every interface.
+    pub host: String,
+    /// The port; 0 takes a free one.
+    pub port: u16,
+}
+
+/// Everything a broker is told before it starts. Build one from [`Default`] or with [`Settings`].
+///
+/// Times are milliseconds and sizes are bytes unless a field says otherwise.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BrokerConfig {
+    /// `node.id` or `broker.id`: this broker's number in its cluster, 0 or more.
+    pub broker_id: BrokerId,
+    /// `broker.rack`.
+    pub rack: Option<String>,
+    /// `listeners`: where to listen.
+    pub listen: ListenAddress,
+    /// `advertised.listeners`: what clients are told to connect to. `None` advertises what is listened on.
+    pub advertised: Option<ListenAddress>,
+    /// `log.dirs`: the one directory that holds the partitions.
+    pub data_dir: PathBuf,
+
+    /// `num.partitions` of a topic that is created without a count.
+    pub num_partitions: i32,
+    /// `default.replication.factor` of a topic that is created without one.
+    pub default_replication_factor: i16,
+    /// `auto.create.topics.enable`: topics are created on first use.
+    pub auto_create_topics: bool,
+    /// `delete.topic.enable`.
+    pub delete_topics: bool,
+    /// What a topic without overrides gets.
+    pub topic: TopicConfig,
+
+    /// `socket.request.max.bytes`: the largest request.
+    pub request_bytes_max: usize,
+    /// `queued.max.request.bytes`: all requests that are being read or answered, together.
+    pub queued_request_bytes_max: usize,
+    /// `queued.max.requests`: requests waiting for one thread that owns partitions.
+    pub queued_requests_max: usize,
+    /// `highwater.max.in.flight.requests.per.connection`: requests of one connection taken before the first is answered.
+    pub in_flight_requests_max: usize,
+    /// `max.connections`: further ones wait in the listen backlog.
+    pub connections_max: usize,
+    /// `max.connections.per.ip`: further ones are closed.
+    pub connections_per_ip_max: usize,
+    /// `connections.max.idle.ms`: a connection without any traffic for so long is closed.
+    pub connections_idle_max_ms: u64,
+    /// `socket.listen.backlog.size`.
+    pub listen_backlog: u32,
+    /// `num.network.threads`: threads that serve sockets.
+    pub network_threads: usize,
+    /// `num.io.threads`: threads that own partitions.
+    pub io_threads: usize,
+    /// `background.threads`: threads that read for fetches.
+    pub background_threads: usize,
+
+    /// `fetch.max.bytes`: the most one Fetch response carries, whatever the client asks for (one batch may exceed it).
+    pub fetch_bytes_max: usize,
+    /// `request.timeout.ms` of requests between brokers and to the store.
+    pub request_timeout_ms: u64,
+
+    /// `replica.lag.time.max.ms`: a follower that was not caught up for so long leaves the ISR.
+    pub replica_lag_time_max_ms: i64,
+    /// `replica.fetch.max.bytes` per partition.
+    pub replica_fetch_bytes_max: i32,
+    /// `replica.fetch.response.max.bytes` per response.
+    pub replica_fetch_response_bytes_max: i32,
+    /// `replica.fetch.min.bytes`.
+    pub replica_fetch_bytes_min: i32,
+    /// `replica.fetch.wait.max.ms`.
+    pub replica_fetch_wait_max_ms: i32,
+    /// `replica.fetch.backoff.ms` after a failed fetch.
+    pub replica_fetch_backoff_ms: u64,
+    /// `replica.socket.timeout.ms`: a leader that is silent for so long is connected to anew.
+    pub replica_socket_timeout_ms: u64,
+    /// `replica.high.watermark.checkpoint.interval.ms`.
+    pub high_watermark_checkpoint_interval_ms: u64,
+    /// `log.flush.offset.checkpoint.interval.ms`: how often recovery points are written.
+    pub recovery_point_checkpoint_interval_ms: u64,
+    /// `log.flush.start.offset.checkpoint.interval.ms`: how often log starts are written.
+    pub log_start_checkpoint_interval_ms: u64,
+    /// `log.retention.check.interval.ms`.
+    pub retention_check_interval_ms: u64,
+    /// `highwater.background.flush.ms`: every log is synced so often, which bounds the scan after a crash.
+    pub background_flush_ms: u64,
+    /// `num.recovery.threads.per.data.dir`: logs opened at a time.
+    pub recovery_threads: usize,
+    /// `producer.id.expiration.ms`: an idempotent producer that is silent for so long is forgotten.
+    pub producer_id_expiration_ms: i64,
+    /// `highwater.max.producer.ids.per.partition`: the idlest one is forgotten beyond.
+    pub producer_ids_max: usize,
+
+    /// `broker.session.timeout.ms`: how long the coordination store waits for a heartbeat.
+    pub session_timeout_ms: u64,
+    /// `broker.heartbeat.interval.ms`.
+    pub heartbeat_interval_ms: u64,
+
+    /// The keys that were set, for the sources that DescribeConfigs reports.
+    pub(crate) set_keys: BTreeSet<String>,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            broker_id: BrokerId(1),
+            rack: None,
+            listen: ListenAddress { host: "127.0.0.1".to_owned(), port: 9092 },
+            advertised: None,
+            data_dir: PathBuf::from("highwater-data"),
+            num_partitions: 1,
+            default_replication_factor: 1,
+            auto_create_topics: true,
+            delete_topics: true,
+            topic: TopicConfig::default(),
+            request_bytes_max: 100 << 20,
+            queued_request_bytes_max: 256 << 20,
+            queued_requests_max: 500,
+            in_flight_requests_max: 64,
+            connections_max: 10_000,
+            connections_per_ip_max: 10_000,
+            connections_idle_max_ms: 600_000,
+            listen_backlog: 50,
+            network_threads: cpus.min(8),
+            io_threads: cpus.min(8),
+            background_threads: 4,
+            fetch_bytes_max: 55 << 20,
+            request_timeout_ms: 30_000,
+            replica_lag_time_max_ms: 10_000,
+            replica_fetch_bytes_max: 1 << 20,
+            replica_fetch_response_bytes_max: 10 << 20,
+            replica_fetch_bytes_min: 1,
+            replica_fetch_wait_max_ms: 500,
+            replica_fetch_backoff_ms: 1_000,
+            replica_socket_timeout_ms: 30_000,
+            high_watermark_checkpoint_interval_ms: 5_000,
+            recovery_point_checkpoint_interval_ms: 60_000,
+            log_start_checkpoint_interval_ms: 60_000,
+            retention_check_interval_ms: 300_000,
+            background_flush_ms: 5_000,
+            recovery_threads: 2,
+            producer_id_expiration_ms: 86_400_000,
+            producer_ids_max: 10_000,
+            session_timeout_ms: 9_000,
+            heartbeat_interval_ms: 2_000,
+            set_keys: BTreeSet::new(),
+        }
+    }
+}
+
+impl BrokerConfig {
+    /// Whether `key` was set, as opposed to defaulted.
+    pub fn is_set(&self, key: &str) -> bool {
+        self.set_keys.contains(key)
+    }
+}

@@ -1,0 +1,630 @@
+//! The keys this broker acts on: one table for the broker, one for topics.
+
+use highwater_replication::BrokerId;
+
+use super::parse::{boolean, directory, fraction, listener, number, one_of, show, show_listener};
+use super::{BrokerConfig, CleanupPolicy, TimestampSource, TopicConfig};
+
+/// How a value looks, with the numbers DescribeConfigs gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i8)]
+#[allow(missing_docs, reason = "Kafka's ConfigDef.Type, name for name")]
+pub enum ConfigType {
+    Boolean = 1,
+    String = 2,
+    Int = 3,
+    Short = 4,
+    Long = 5,
+    Double = 6,
+    List = 7,
+}
+
+/// One key of `server.properties`.
+pub struct BrokerKey {
+    /// Its name in the file.
+    pub name: &'static str,
+    /// How its values look.
+    pub kind: ConfigType,
+    /// Unit and meaning, and where the default differs from Kafka's: why.
+    pub doc: &'static str,
+    pub(crate) set: fn(&mut BrokerConfig, &str) -> Result<(), String>,
+    pub(crate) show: fn(&BrokerConfig) -> Option<String>,
+}
+
+/// One topic-level key.
+pub struct TopicKey {
+    /// Its name in CreateTopics and DescribeConfigs.
+    pub name: &'static str,
+    /// The broker's keys that set its default, strongest first. A factor turns their unit into the topic key's.
+    pub broker_keys: &'static [(&'static str, i64)],
+    /// How its values look.
+    pub kind: ConfigType,
+    /// Unit and meaning.
+    pub doc: &'static str,
+    pub(crate) set: fn(&mut TopicConfig, &str) -> Result<(), String>,
+    pub(crate) show: fn(&TopicConfig) -> String,
+}
+
+impl std::fmt::Debug for BrokerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl std::fmt::Debug for TopicKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+const I32: i64 = i32::MAX as i64;
+const I64: i64 = i64::MAX;
+
+/// `key!(name, Type, field, low..high, doc)` for a number, `key!(name, Boolean, field, doc)` for a switch.
+macro_rules! broker_key {
+    ($name:literal, Boolean, $field:ident, $doc:literal) => {
+        BrokerKey {
+            name: $name,
+            kind: ConfigType::Boolean,
+            doc: $doc,
+            set: |config, text| boolean(text).map(|value| config.$field = value),
+            show: |config| Some(show(config.$field)),
+        }
+    };
+    ($name:literal, $kind:ident, $field:ident, $low:expr, $high:expr, $doc:literal) => {
+        BrokerKey {
+            name: $name,
+            kind: ConfigType::$kind,
+            doc: $doc,
+            set: |config, text| number(text, $low, $high).map(|value| config.$field = value),
+            show: |config| Some(show(config.$field)),
+        }
+    };
+}
+
+macro_rules! topic_key {
+    ($name:literal, $broker:expr, Boolean, $field:ident, $doc:literal) => {
+        TopicKey {
+            name: $name,
+            broker_keys: $broker,
+            kind: ConfigType::Boolean,
+            doc: $doc,
+            set: |config, text| boolean(text).map(|value| config.$field = value),
+            show: |config| show(config.$field),
+        }
+    };
+    ($name:literal, $broker:expr, $kind:ident, $field:ident, $low:expr, $high:expr, $doc:literal) => {
+        TopicKey {
+            name: $name,
+            broker_keys: $broker,
+            kind: ConfigType::$kind,
+            doc: $doc,
+            set: |config, text| number(text, $low, $high).map(|value| config.$field = value),
+            show: |config| show(config.$field),
+        }
+    };
+}
+
+/// The keys of the broker, except the defaults of topic configs, which [`TOPIC_KEYS`] names.
+pub static BROKER_KEYS: &[BrokerKey] = &[
+    BrokerKey {
+        name: "node.id",
+        kind: ConfigType::Int,
+        doc: "This broker's number in its cluster. Kafka has no default; here 1.",
+        set: |config, text| number(text, 0, I32).map(|id| config.broker_id = BrokerId(id)),
+        show: |config| Some(show(config.broker_id)),
+    },
+    BrokerKey {
+        name: "broker.id",
+        kind: ConfigType::Int,
+        doc: "The old name of node.id. If both are set they must agree.",
+        set: |config, text| number(text, 0, I32).map(|id| config.broker_id = BrokerId(id)),
+        show: |config| Some(show(config.broker_id)),
+    },
+    BrokerKey {
+        name: "broker.rack",
+        kind: ConfigType::String,
+        doc: "The rack this broker stands in, as told to clients.",
+        set: |config, text| {
+            config.rack = Some(text.trim().to_owned()).filter(|rack| !rack.is_empty());
+            Ok(())
+        },
+        show: |config| config.rack.clone(),
+    },
+    BrokerKey {
+        name: "listeners",
+        kind: ConfigType::List,
+        doc: "PLAINTEXT://HOST:PORT to listen on; port 0 takes a free one. Kafka listens on every interface by default, \
+              here only 127.0.0.1 does: nothing is exposed unless asked for.",
+        set: |config, text| listener(text).map(|address| config.listen = address),
+        show: |config| Some(show_listener(&config.listen)),
+    },
+    BrokerKey {
+        name: "advertised.listeners",
+        kind: ConfigType::List,
+        doc: "PLAINTEXT://HOST:PORT that clients are told to connect to. Default: what is listened on.",
+        set: |config, text| {
+            let address = listener(text)?;
+            if matches!(address.host.as_str(), "" | "0.0.0.0" | "::") {
+                return Err("a client cannot connect to every interface: give a name or an address".to_owned());
+            }
+            config.advertised = Some(address);
+            Ok(())
+        },
+        show: |config| config.advertised.as_ref().map(show_listener),
+    },
+    BrokerKey {
+        name: "log.dirs",
+        kind: ConfigType::List,
+        doc: "The directory that holds the partitions. Kafka's default is /tmp/kafka-logs, here ./highwater-data: \
+              data does not belong in /tmp.",
+        set: |config, text| directory(text).map(|dir| config.data_dir = dir),
+        show: |config| Some(show(config.data_dir.display())),
+    },
+    BrokerKey {
+        name: "log.dir",
+        kind: ConfigType::String,
+        doc: "The same as log.dirs, which goes before it.",
+        set: |config, text| directory(text).map(|dir| config.data_dir = dir),
+        show: |config| Some(show(config.data_dir.display())),
+    },
+    broker_key!("num.partitions", Int, num_partitions, 1, I32, "Partitions of a topic created without a count."),
+    broker_key!(
+        "default.replication.factor",
+        Int,
+        default_replication_factor,
+        1,
+        i64::from(i16::MAX),
+        "Replicas of a topic created without a factor."
+    ),
+    broker_key!("auto.create.topics.enable", Boolean, auto_create_topics, "Whether topics are created on first use."),
+    broker_key!("delete.topic.enable", Boolean, delete_topics, "Whether topics can be deleted."),
+    broker_key!("socket.request.max.bytes", Int, request_bytes_max, 1024, I32, "Bytes of the largest request."),
+    BrokerKey {
+        name: "queued.max.request.bytes",
+        kind: ConfigType::Long,
+        doc: "Bytes of all requests that are being read or answered. Kafka sets no limit (-1); here 256 MiB, since \
+              every queue has a bound. -1 sets none.",
+        set: |config, text| {
+            let bytes: i64 = number(text, -1, I64)?;
+            config.queued_request_bytes_max = usize::try_from(bytes).unwrap_or(usize::MAX);
+            Ok(())
+        },
+        show: |config| match config.queued_request_bytes_max {
+            usize::MAX => Some("-1".to_owned()),
+            bytes => Some(show(bytes)),
+        },
+    },
+    broker_key!(
+        "queued.max.requests",
+        Int,
+        queued_requests_max,
+        1,
+        I32,
+        "Requests that wait for one thread that owns partitions. Past it connections wait."
+    ),
+    broker_key!(
+        "highwater.max.in.flight.requests.per.connection",
+        Int,
+        in_flight_requests_max,
+        1,
+        10_000,
+        "Requests of one connection that are taken before the first of them is answered."
+    ),
+    broker_key!(
+        "max.connections",
+        Int,
+        connections_max,
+        1,
+        I32,
+        "Connections at a time; further ones wait. Kafka sets no limit; here 10000, since every queue has a bound."
+    ),
+    broker_key!(
+        "max.connections.per.ip",
+        Int,
+        connections_per_ip_max,
+        1,
+        I32,
+        "Connections of one address; further ones are closed. Kafka sets no limit; here as many as in all."
+    ),
+    BrokerKey {
+        name: "connections.max.idle.ms",
+        kind: ConfigType::Long,
+        doc: "Milliseconds after which a connection without traffic is closed; -1 never.",
+        set: |config, text| {
+            let ms: i64 = number(text, -1, I64)?;
+            config.connections_idle_max_ms = u64::try_from(ms).unwrap_or(u64::MAX);
+            Ok(())
+        },
+        show: |config| match config.connections_idle_max_ms {
+            u64::MAX => Some("-1".to_owned()),
+            ms => Some(show(ms)),
+        },
+    },
+    broker_key!("socket.listen.backlog.size", Int, listen_backlog, 1, I32, "Connections that wait to be accepted."),
+    broker_key!(
+        "num.network.threads",
+        Int,
+        network_threads,
+        1,
+        1024,
+        "Threads that serve sockets. Kafka's default is 3; here one per CPU, at most 8."
+    ),
+    broker_key!(
+        "num.io.threads",
+        Int,
+        io_threads,
+        1,
+        1024,
+        "Threads that own partitions. Kafka's default is 8; here one per CPU, at most 8: they never wait for a disk."
+    ),
+    broker_key!(
+        "background.threads",
+        Int,
+        background_threads,
+        1,
+        1024,
+        "Threads that read from disk for fetches. Kafka's default is 10 for a wider use of the word; here 4."
+    ),
+    broker_key!(
+        "fetch.max.bytes",
+        Int,
+        fetch_bytes_max,
+        1024,
+        I32,
+        "The most bytes of records in one Fetch response, whatever the client asks for."
+    ),
+    broker_key!(
+        "request.timeout.ms",
+        Int,
+        request_timeout_ms,
+        1,
+        I32,
+        "Milliseconds to wait for another broker or the coordination store."
+    ),
+    broker_key!(
+        "replica.lag.time.max.ms",
+        Long,
+        replica_lag_time_max_ms,
+        1,
+        I64,
+        "Milliseconds after which a follower that has not caught up leaves the ISR. Kafka's default is 30000; here \
+         10000: a replica that stands still holds back acks=all no longer than that."
+    ),
+    broker_key!(
+        "replica.fetch.max.bytes",
+        Int,
+        replica_fetch_bytes_max,
+        0,
+        I32,
+        "Bytes a follower asks for per partition."
+    ),
+    broker_key!(
+        "replica.fetch.response.max.bytes",
+        Int,
+        replica_fetch_response_bytes_max,
+        0,
+        I32,
+        "Bytes a follower asks for per response."
+    ),
+    broker_key!("replica.fetch.min.bytes", Int, replica_fetch_bytes_min, 0, I32, "Bytes a follower waits for."),
+    broker_key!("replica.fetch.wait.max.ms", Int, replica_fetch_wait_max_ms, 0, I32, "Milliseconds it waits for them."),
+    broker_key!(
+        "replica.fetch.backoff.ms",
+        Int,
+        replica_fetch_backoff_ms,
+        0,
+        I32,
+        "Milliseconds a follower waits after a failed fetch."
+    ),
+    broker_key!(
+        "replica.socket.timeout.ms",
+        Int,
+        replica_socket_timeout_ms,
+        1,
+        I32,
+        "Milliseconds after which a silent leader is connected to anew."
+    ),
+    broker_key!(
+        "replica.high.watermark.checkpoint.interval.ms",
+        Long,
+        high_watermark_checkpoint_interval_ms,
+        1,
+        I64,
+        "Milliseconds between checkpoints of the high watermarks."
+    ),
+    broker_key!(
+        "log.flush.offset.checkpoint.interval.ms",
+        Int,
+        recovery_point_checkpoint_interval_ms,
+        1,
+        I32,
+        "Milliseconds between checkpoints of the recovery points."
+    ),
+    broker_key!(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        Int,
+        log_start_checkpoint_interval_ms,
+        1,
+        I32,
+        "Milliseconds between checkpoints of the log starts."
+    ),
+    broker_key!(
+        "log.retention.check.interval.ms",
+        Long,
+        retention_check_interval_ms,
+        1,
+        I64,
+        "Milliseconds between looks for segments to delete."
+    ),
+    broker_key!(
+        "highwater.background.flush.ms",
+        Long,
+        background_flush_ms,
+        1,
+        I64,
+        "Milliseconds between syncs of every log that has grown. Bounds what recovery scans after a crash."
+    ),
+    broker_key!(
+        "num.recovery.threads.per.data.dir",
+        Int,
+        recovery_threads,
+        1,
+        1024,
+        "Logs that are opened at a time when the broker starts."
+    ),
+    broker_key!(
+        "producer.id.expiration.ms",
+        Int,
+        producer_id_expiration_ms,
+        1,
+        I32,
+        "Milliseconds after which a silent idempotent producer is forgotten."
+    ),
+    broker_key!(
+        "highwater.max.producer.ids.per.partition",
+        Int,
+        producer_ids_max,
+        1,
+        I32,
+        "Idempotent producers remembered per partition; the idlest is forgotten first."
+    ),
+    broker_key!(
+        "broker.session.timeout.ms",
+        Int,
+        session_timeout_ms,
+        1,
+        I32,
+        "Milliseconds without a heartbeat after which this broker counts as dead."
+    ),
+    broker_key!("broker.heartbeat.interval.ms", Int, heartbeat_interval_ms, 1, I32, "Milliseconds between heartbeats."),
+];
+
+const HOUR_MS: i64 = 3_600_000;
+const MINUTE_MS: i64 = 60_000;
+
+/// The topic-level keys.
+pub static TOPIC_KEYS: &[TopicKey] = &[
+    TopicKey {
+        name: "cleanup.policy",
+        broker_keys: &[("log.cleanup.policy", 1)],
+        kind: ConfigType::List,
+        doc: "delete, compact, or both: what becomes of old records.",
+        set: |config, text| {
+            let mut policy = CleanupPolicy { delete: false, compact: false };
+            for word in text.split(',') {
+                match one_of(word, &["delete", "compact"])? {
+                    "delete" => policy.delete = true,
+                    _ => policy.compact = true,
+                }
+            }
+            config.cleanup_policy = policy;
+            Ok(())
+        },
+        show: |config| match config.cleanup_policy {
+            CleanupPolicy { delete: true, compact: true } => "compact,delete".to_owned(),
+            CleanupPolicy { compact: true, .. } => "compact".to_owned(),
+            _ => "delete".to_owned(),
+        },
+    },
+    TopicKey {
+        name: "compression.type",
+        broker_keys: &[("compression.type", 1)],
+        kind: ConfigType::String,
+        doc: "Codec of the topic. Batches are stored as producers compressed them, whatever it says.",
+        set: |config, text| {
+            let codecs = ["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"];
+            one_of(text, &codecs).map(|codec| config.compression_type = codec.to_owned())
+        },
+        show: |config| config.compression_type.clone(),
+    },
+    topic_key!(
+        "delete.retention.ms",
+        &[("log.cleaner.delete.retention.ms", 1)],
+        Long,
+        delete_retention_ms,
+        0,
+        I64,
+        "Milliseconds a tombstone is kept in a compacted topic."
+    ),
+    topic_key!(
+        "file.delete.delay.ms",
+        &[("log.segment.delete.delay.ms", 1)],
+        Long,
+        file_delete_delay_ms,
+        0,
+        I64,
+        "Milliseconds between dropping a segment and removing its files."
+    ),
+    topic_key!(
+        "flush.messages",
+        &[("log.flush.interval.messages", 1)],
+        Long,
+        flush_messages,
+        1,
+        I64,
+        "Records after which a log is synced; 1 syncs before a produce is acknowledged."
+    ),
+    topic_key!(
+        "flush.ms",
+        &[("log.flush.interval.ms", 1)],
+        Long,
+        flush_ms,
+        0,
+        I64,
+        "Milliseconds between syncs of a log."
+    ),
+    topic_key!(
+        "index.interval.bytes",
+        &[("log.index.interval.bytes", 1)],
+        Int,
+        index_interval_bytes,
+        0,
+        I32,
+        "Bytes of records between two index entries."
+    ),
+    topic_key!(
+        "max.compaction.lag.ms",
+        &[("log.cleaner.max.compaction.lag.ms", 1)],
+        Long,
+        max_compaction_lag_ms,
+        1,
+        I64,
+        "Milliseconds after which a record must be considered for compaction."
+    ),
+    topic_key!(
+        "max.message.bytes",
+        &[("message.max.bytes", 1)],
+        Int,
+        max_message_bytes,
+        0,
+        I32,
+        "Bytes of the largest batch."
+    ),
+    topic_key!(
+        "message.timestamp.after.max.ms",
+        &[("log.message.timestamp.after.max.ms", 1)],
+        Long,
+        timestamp_after_max_ms,
+        0,
+        I64,
+        "Milliseconds a record's timestamp may lie ahead of the broker's clock."
+    ),
+    topic_key!(
+        "message.timestamp.before.max.ms",
+        &[("log.message.timestamp.before.max.ms", 1)],
+        Long,
+        timestamp_before_max_ms,
+        0,
+        I64,
+        "Milliseconds a record's timestamp may lie behind the broker's clock."
+    ),
+    TopicKey {
+        name: "message.timestamp.type",
+        broker_keys: &[("log.message.timestamp.type", 1)],
+        kind: ConfigType::String,
+        doc: "CreateTime or LogAppendTime: who sets the timestamps.",
+        set: |config, text| {
+            config.timestamp_source = match one_of(text, &["CreateTime", "LogAppendTime"])? {
+                "LogAppendTime" => TimestampSource::LogAppendTime,
+                _ => TimestampSource::CreateTime,
+            };
+            Ok(())
+        },
+        show: |config| format!("{:?}", config.timestamp_source),
+    },
+    TopicKey {
+        name: "min.cleanable.dirty.ratio",
+        broker_keys: &[("log.cleaner.min.cleanable.ratio", 1)],
+        kind: ConfigType::Double,
+        doc: "Share of a log that must be uncompacted before it is compacted.",
+        set: |config, text| fraction(text, 0.0, 1.0).map(|ratio| config.min_cleanable_dirty_ratio = ratio),
+        show: |config| show(config.min_cleanable_dirty_ratio),
+    },
+    topic_key!(
+        "min.compaction.lag.ms",
+        &[("log.cleaner.min.compaction.lag.ms", 1)],
+        Long,
+        min_compaction_lag_ms,
+        0,
+        I64,
+        "Milliseconds a record is safe from compaction."
+    ),
+    topic_key!(
+        "min.insync.replicas",
+        &[("min.insync.replicas", 1)],
+        Int,
+        min_insync_replicas,
+        1,
+        I32,
+        "In-sync replicas without which acks=all is refused."
+    ),
+    topic_key!(
+        "preallocate",
+        &[("log.preallocate", 1)],
+        Boolean,
+        preallocate,
+        "Whether segments are allocated at once."
+    ),
+    topic_key!(
+        "retention.bytes",
+        &[("log.retention.bytes", 1)],
+        Long,
+        retention_bytes,
+        -1,
+        I64,
+        "Bytes a partition may hold; -1 without limit."
+    ),
+    topic_key!(
+        "retention.ms",
+        &[("log.retention.ms", 1), ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)],
+        Long,
+        retention_ms,
+        -1,
+        I64,
+        "Milliseconds a record is kept; -1 for ever."
+    ),
+    topic_key!(
+        "segment.bytes",
+        &[("log.segment.bytes", 1)],
+        Int,
+        segment_bytes,
+        14,
+        I32,
+        "Bytes of a segment. The least is 14 as up to Kafka 3.9 (Kafka 4 wants 1 MiB): small segments make good tests."
+    ),
+    topic_key!(
+        "segment.index.bytes",
+        &[("log.index.size.max.bytes", 1)],
+        Int,
+        segment_index_bytes,
+        12,
+        I32,
+        "Bytes of the largest index of a segment. Kafka allows 4, which holds no entry; here at least one fits."
+    ),
+    topic_key!(
+        "segment.jitter.ms",
+        &[("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)],
+        Long,
+        segment_jitter_ms,
+        0,
+        I64,
+        "Up to so many milliseconds are taken off segment.ms, so that segments do not roll together."
+    ),
+    topic_key!(
+        "segment.ms",
+        &[("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)],
+        Long,
+        segment_ms,
+        1,
+        I64,
+        "Milliseconds after which a segment is rolled."
+    ),
+    topic_key!(
+        "unclean.leader.election.enable",
+        &[("unclean.leader.election.enable", 1)],
+        Boolean,
+        unclean_leader_election,
+        "Whether a replica that is not in sync may lead when no other lives. Loses records."
+    ),
+];
