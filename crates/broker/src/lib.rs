@@ -6,5 +6,10 @@ pub mod config;
 
 mod broker;
 mod net;
+mod clock;
+mod deadlines;
+mod fetches;
+mod gather;
 mod owner;
+mod readers;
 mod threads;

@@ -56,6 +56,13 @@ pub struct FetchGrant {
     pub leader_epoch: LeaderEpoch,
 }
 
+impl FetchGrant {
+    /// A grant without divergence, of a log without transactions.
+    pub fn new(upper: Offset, high_watermark: Offset, log_start: Offset, leader_epoch: LeaderEpoch) -> Self {
+        Self { upper, high_watermark, last_stable_offset: high_watermark, log_start, diverging: None, leader_epoch }
+    }
+}
+
 /// Why a fetch, a list-offsets or an end-of-epoch request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
