@@ -1,2 +1,179 @@
-//! The project's checks as one command.
-fn main() {}
+//! The project's checks as one command: `cargo xtask test [PART…] [--skip PART]…`.
+//!
+//! Every check the project has runs from here, on a developer's machine as in CI, and so does the installation of what
+//! the checks need: Debian packages, and everything else below the target directory. The last line is always
+//! `N passed, N failed`, and the exit code is 1 if anything failed.
+
+mod command;
+mod install;
+mod mutants;
+mod parts;
+mod tally;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+
+use crate::parts::{PARTS, Part};
+use crate::tally::Tally;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "The project's checks as one command")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Install what the checks need and run them, all or the parts named.
+    #[command(after_help = parts_help())]
+    Test {
+        /// The parts to run, in the order of the list below; none means all.
+        #[arg(value_name = "PART", value_parser = part_names())]
+        parts: Vec<String>,
+        /// Leave this part out. A part that cannot run on this machine is a failure unless it is skipped.
+        #[arg(long, value_name = "PART", value_parser = part_names())]
+        skip: Vec<String>,
+        /// Run the `clients` part against Apache Kafka instead of Highwater, to show that the checks ask of us what
+        /// Kafka does.
+        #[arg(long)]
+        against_kafka: bool,
+    },
+    /// Install one thing that a check needs, and print where it is.
+    Install {
+        /// What to install.
+        #[arg(value_enum)]
+        what: Installable,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Installable {
+    /// Debian's kcat.
+    Kcat,
+    /// The Python clients, in a virtual environment below the target directory.
+    Python,
+    /// Apache Kafka's jars (and a JDK and Maven if there are none), below the target directory.
+    Kafka,
+    /// cargo-fuzz, below the target directory.
+    Fuzz,
+}
+
+/// Where things are.
+#[derive(Debug)]
+struct Workspace {
+    /// The directory of the root `Cargo.toml`.
+    root: PathBuf,
+    /// Cargo's target directory.
+    target: PathBuf,
+    /// Whether the clients' programs run against Apache Kafka this time.
+    against_kafka: bool,
+}
+
+impl Workspace {
+    fn find(against_kafka: bool) -> anyhow::Result<Self> {
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&manifest).parent().ok_or_else(|| anyhow::anyhow!("xtask has no parent directory"))?;
+        // This program is TARGET/debug/xtask: that holds for CARGO_TARGET_DIR and for cargo's own configuration alike.
+        let program = std::env::current_exe()?;
+        let target =
+            program.ancestors().nth(2).ok_or_else(|| anyhow::anyhow!("xtask runs outside a target directory"))?;
+        Ok(Self { root: root.to_path_buf(), target: target.to_path_buf(), against_kafka })
+    }
+}
+
+fn part_names() -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(PARTS.iter().map(|part| part.name))
+}
+
+fn parts_help() -> String {
+    let mut help = String::from("Parts and their budgets in seconds:\n");
+    for part in PARTS {
+        help.push_str(&format!("  {:<12} {:>4}  {}\n", part.name, part.budget.as_secs(), part.about));
+    }
+    help
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<bool> {
+    match command {
+        Command::Test { parts, skip, against_kafka } => {
+            let workspace = Workspace::find(*against_kafka)?;
+            let chosen = PARTS.iter().filter(|part| parts.is_empty() || parts.iter().any(|name| name == part.name));
+            let chosen: Vec<&Part> = chosen.filter(|part| !skip.iter().any(|name| name == part.name)).collect();
+            Ok(test(&workspace, &chosen))
+        }
+        Command::Install { what } => {
+            let workspace = Workspace::find(false)?;
+            let place = match what {
+                Installable::Kcat => install::kcat()?,
+                Installable::Python => install::python(&workspace)?,
+                Installable::Kafka => install::kafka(&workspace)?,
+                Installable::Fuzz => install::cargo_fuzz(&workspace)?,
+            };
+            println!("{}", place.display());
+            Ok(true)
+        }
+    }
+}
+
+/// Runs the parts one after the other and prints the table and the closing line. True if nothing failed.
+fn test(workspace: &Workspace, parts: &[&Part]) -> bool {
+    let mut total = Tally::default();
+    let mut table = Vec::new();
+    for part in parts {
+        println!("\n==== {}: {} ====", part.name, part.about);
+        let started = Instant::now();
+        let mut tally = Tally::default();
+        if let Err(error) = (part.run)(workspace, &mut tally, started + part.limit()) {
+            tally.fail(format!("{error:#}"));
+        }
+        let took = started.elapsed();
+        println!("{}", table_line(part, took, &tally));
+        for failure in tally.failures() {
+            println!("  failed: {failure}");
+        }
+        table.push((*part, took, tally.clone()));
+        total.add(part.name, tally);
+    }
+
+    println!("\n==== parts ====");
+    for (part, took, tally) in &table {
+        println!("{}", table_line(part, *took, tally));
+    }
+    let (took, budget) = table
+        .iter()
+        .fold((Duration::ZERO, Duration::ZERO), |(took, budget), (part, used, _)| (took + *used, budget + part.budget));
+    println!("{:<12} {:>5.0} s of {:>4} s", "together", took.as_secs_f64(), budget.as_secs());
+    for failure in total.failures() {
+        println!("failed: {failure}");
+    }
+    println!("{} passed, {} failed", total.passed(), total.failed());
+    total.failed() == 0
+}
+
+fn table_line(part: &Part, took: Duration, tally: &Tally) -> String {
+    let over = if took > part.budget { "  OVER BUDGET" } else { "" };
+    format!(
+        "{:<12} {:>5.0} s of {:>4} s  {:>5} passed {:>3} failed{over}",
+        part.name,
+        took.as_secs_f64(),
+        part.budget.as_secs(),
+        tally.passed(),
+        tally.failed(),
+    )
+}

@@ -1,0 +1,229 @@
+//! Running a command: its output shown and counted, its time limited.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Workspace;
+use crate::tally::Tally;
+
+/// A command of a part, run in the workspace's root.
+#[derive(Debug)]
+pub(crate) struct Run {
+    command: Command,
+    name: String,
+}
+
+/// What a command's output means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// The command is one check: its exit code says whether it passed.
+    Itself,
+    /// The command runs checks and prints a line on each (or on all); none at all is a failure.
+    Lines,
+    /// The command prepares something: it counts only if it fails.
+    Nothing,
+}
+
+impl Run {
+    pub(crate) fn new(workspace: &Workspace, program: impl AsRef<Path>) -> Self {
+        let mut run = Self::here(program);
+        run.command.current_dir(&workspace.root).stdin(Stdio::null());
+        run
+    }
+
+    /// A command that has no need of the workspace, and may ask the user something.
+    pub(crate) fn here(program: impl AsRef<Path>) -> Self {
+        let program = program.as_ref();
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { command: Command::new(program), name }
+    }
+
+    /// The cargo that runs this program.
+    pub(crate) fn cargo(workspace: &Workspace) -> Self {
+        Self::new(workspace, std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from))
+    }
+
+    /// Adds arguments, given as one text without quotes.
+    pub(crate) fn words(self, words: &str) -> Self {
+        words.split_whitespace().fold(self, |run, word| run.word(word))
+    }
+
+    /// Adds one argument.
+    pub(crate) fn word(mut self, word: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.name.push(' ');
+        self.name.push_str(&word.as_ref().to_string_lossy());
+        self.command.arg(word);
+        self
+    }
+
+    pub(crate) fn env(mut self, key: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    /// Runs it, shows what it prints and counts it, and ends it with all its children at `deadline`.
+    /// Returns whether the command succeeded: a failure is counted already.
+    pub(crate) fn run(mut self, tally: &mut Tally, deadline: Instant, counts: Counts) -> bool {
+        println!("\n$ {self}");
+        let mut own = Tally::default();
+        let outcome = execute(&mut self.command, &mut own, deadline);
+        let succeeded = matches!(outcome, Ok(status) if status.success());
+        match outcome {
+            Err(error) => own.fail(format!("{self}: {error:#}")),
+            Ok(status) if !status.success() && own.failed() == 0 => own.fail(format!("{self}: {status}")),
+            Ok(_) if counts == Counts::Lines && own.passed() + own.failed() == 0 => {
+                own.fail(format!("{self}: ran no check"));
+            }
+            Ok(_) if counts == Counts::Itself && own.failed() == 0 => own.pass(),
+            Ok(_) => {}
+        }
+        let succeeded = succeeded && own.failed() == 0;
+        tally.merge(own);
+        succeeded
+    }
+
+    /// Runs it quietly and returns its standard output.
+    pub(crate) fn output(mut self) -> anyhow::Result<String> {
+        let output = self.command.output().with_context(|| format!("cannot run {self}"))?;
+        if !output.status.success() {
+            bail!("{self}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+fn execute(command: &mut Command, tally: &mut Tally, deadline: Instant) -> anyhow::Result<ExitStatus> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot be started")?;
+    let (lines, printed) = mpsc::channel();
+    let out = child.stdout.take().map(|pipe| forward(pipe, lines.clone()));
+    let err = child.stderr.take().map(|pipe| forward(pipe, lines));
+
+    let mut late = false;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // The channel closes when both pipes do, that is when the command and all that inherited its pipes are gone.
+        match printed.recv_timeout(if late { Duration::from_secs(5) } else { left }) {
+            Ok(line) => {
+                println!("{line}");
+                tally.line(&line);
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) if !late => {
+                late = true;
+                end_with_children(child.id());
+            }
+            Err(mpsc::RecvTimeoutError::Timeout | mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let status = child.wait().context("cannot be waited for")?;
+    if late {
+        bail!("stopped: it ran past the part's time limit");
+    }
+    for thread in [out, err].into_iter().flatten() {
+        // A reader only ends early if it panicked, and it has nothing to panic about.
+        let _ = thread.join();
+    }
+    Ok(status)
+}
+
+fn forward(pipe: impl Read + Send + 'static, lines: mpsc::Sender<String>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut reader = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
+            let text = String::from_utf8_lossy(&line);
+            if lines.send(text.trim_end_matches(['\n', '\r']).to_owned()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    })
+}
+
+/// Kills a process and all that descend from it. A process group would be simpler, but a group of its own takes the
+/// terminal's Ctrl-C away from the children.
+fn end_with_children(root: u32) {
+    let mut doomed = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = doomed.get(next) {
+        doomed.extend(children_of(parent));
+        next += 1;
+    }
+    for pid in doomed {
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            // One that has ended by itself in the meantime is what we want.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
+}
+
+/// The fourth field of `/proc/PID/stat`; the second is a name in parentheses that may hold anything.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    after_name.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit_ms: u64, counts: Counts) -> (bool, Tally) {
+        let here = Workspace { root: "/".into(), target: "/".into(), against_kafka: false };
+        let mut tally = Tally::default();
+        let deadline = Instant::now() + Duration::from_millis(limit_ms);
+        let succeeded = Run::new(&here, "sh").word("-c").word(script).run(&mut tally, deadline, counts);
+        (succeeded, tally)
+    }
+
+    #[test]
+    fn a_failing_command_is_one_named_failure() {
+        let (succeeded, tally) = shell("exit 3", 10_000, Counts::Lines);
+        assert!(!succeeded);
+        assert_eq!((tally.passed(), tally.failed()), (0, 1));
+        assert!(tally.failures()[0].contains("exit 3"), "{:?}", tally.failures());
+    }
+
+    #[test]
+    fn a_command_that_checks_nothing_is_a_failure() {
+        assert_eq!(shell("true", 10_000, Counts::Lines).1.failed(), 1);
+        assert_eq!(shell("true", 10_000, Counts::Itself).1.passed(), 1);
+        let nothing = shell("true", 10_000, Counts::Nothing).1;
+        assert_eq!((nothing.passed(), nothing.failed()), (0, 0));
+    }
+
+    #[test]
+    fn a_failed_check_fails_the_command_that_exits_0() {
+        let (succeeded, tally) = shell("echo check ok: a; echo check FAILED: b: c >&2", 10_000, Counts::Lines);
+        assert!(!succeeded);
+        assert_eq!((tally.passed(), tally.failed()), (1, 1));
+    }
+
+    #[test]
+    fn a_command_past_its_time_is_ended_with_its_children() {
+        let started = Instant::now();
+        let (succeeded, tally) = shell("sleep 61 & sleep 62; true", 300, Counts::Itself);
+        assert!(!succeeded);
+        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(tally.failures()[0].contains("time limit"), "{:?}", tally.failures());
+    }
+}

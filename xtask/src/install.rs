@@ -1,0 +1,160 @@
+//! What the checks need and cargo does not bring: Debian packages, and everything else below the target directory.
+//!
+//! Nothing else on the machine is touched. Each function is quick when the thing is there already, and says in one
+//! sentence what is missing when it cannot get it.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::Workspace;
+use crate::command::{Counts, Run};
+use crate::tally::Tally;
+
+/// The version of cargo-fuzz that `fuzz/` was tried with.
+const CARGO_FUZZ: &str = "0.13.2";
+
+/// An installation that takes longer than this is stuck.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Finds kcat, or installs Debian's.
+pub(crate) fn kcat() -> anyhow::Result<PathBuf> {
+    if let Some(kcat) = on_path("kcat") {
+        return Ok(kcat);
+    }
+    debian(&[&["kcat"]])?;
+    on_path("kcat").context("the package kcat is installed, but kcat is not on the PATH")
+}
+
+/// Makes the virtual environment of `tests/clients/requirements.txt` and returns its Python.
+pub(crate) fn python(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let requirements = workspace.root.join("tests/clients/requirements.txt");
+    let wanted =
+        fs::read_to_string(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
+    let venv = workspace.target.join("clients-venv");
+    let python = venv.join("bin/python");
+    let stamp = venv.join("installed");
+    if python.exists() && fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    if venv.exists() {
+        fs::remove_dir_all(&venv).with_context(|| format!("cannot remove {}", venv.display()))?;
+    }
+    let make = |python: &Path| prepare(Run::new(workspace, python).words("-m venv").word(&venv));
+    // Debian splits venv from python3. A python3 without it fails here, and Debian's own is used once it is complete.
+    if on_path("python3").is_none_or(|python| make(&python).is_err()) {
+        debian(&[&["python3", "python3-venv"]])?;
+        make(Path::new("/usr/bin/python3")).context("cannot make a Python virtual environment")?;
+    }
+    let pip = Run::new(workspace, &python).words("-m pip install --quiet --disable-pip-version-check -r");
+    prepare(pip.word(&requirements)).context("cannot install the Python clients from PyPI")?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(python)
+}
+
+/// Gets the jars that `tests/kafka-peer/pom.xml` names by Maven and returns their directory.
+pub(crate) fn kafka(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let pom = workspace.root.join("tests/kafka-peer/pom.xml");
+    let wanted = fs::read_to_string(&pom).with_context(|| format!("cannot read {}", pom.display()))?;
+    java(workspace)?;
+    let libs = workspace.target.join("kafka-peer/libs");
+    let stamp = workspace.target.join("kafka-peer/installed");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(libs);
+    }
+    if on_path("mvn").is_none() {
+        debian(&[&["maven"]])?;
+    }
+    fs::create_dir_all(&libs).with_context(|| format!("cannot create {}", libs.display()))?;
+    let maven = Run::new(workspace, "mvn").words("--quiet --batch-mode --file").word(&pom);
+    let output = format!("-DoutputDirectory={}", libs.display());
+    prepare(maven.words("dependency:copy-dependencies").word(output))
+        .context("cannot get Apache Kafka's jars from Maven Central")?;
+    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    Ok(libs)
+}
+
+/// Finds cargo-fuzz, or builds it, and returns the program.
+pub(crate) fn cargo_fuzz(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let tools = workspace.target.join("tools");
+    let program = tools.join("bin/cargo-fuzz");
+    if program.exists() {
+        return Ok(program);
+    }
+    if let Some(program) = on_path("cargo-fuzz") {
+        return Ok(program);
+    }
+    let install = Run::cargo(workspace).words("install --quiet --locked cargo-fuzz --version").word(CARGO_FUZZ);
+    prepare(install.word("--root").word(&tools)).context("cannot install cargo-fuzz from crates.io")?;
+    Ok(program)
+}
+
+/// Makes sure that there is a Java of at least 17, which Kafka 4.1 asks for.
+fn java(workspace: &Workspace) -> anyhow::Result<()> {
+    let release = || -> Option<u32> {
+        // openjdk 17.0.15 2025-04-15
+        let text = Run::new(workspace, "java").word("--version").output().ok()?;
+        text.split_whitespace().nth(1)?.split(['.', '-', '+']).next()?.parse().ok()
+    };
+    if release().is_none_or(|release| release < 17) {
+        debian(&[&["openjdk-17-jre-headless"], &["default-jre-headless"]])?;
+    }
+    let found = release().context("java is installed, but cannot be run")?;
+    ensure!(found >= 17, "Apache Kafka 4.1 needs Java 17, and `java` is Java {found}");
+    Ok(())
+}
+
+/// Installs the first of the alternatives that Debian has.
+fn debian(alternatives: &[&[&str]]) -> anyhow::Result<()> {
+    let names = alternatives.iter().map(|packages| packages.join(" ")).collect::<Vec<_>>().join(" or ");
+    ensure!(
+        on_path("apt-get").is_some(),
+        "{names} is missing and this is no Debian: install it, or leave the part out with --skip"
+    );
+    let root = rustix::process::geteuid().is_root();
+    ensure!(
+        root || on_path("sudo").is_some(),
+        "{names} is missing and installing it takes root or sudo: run `apt-get install {names}` as root, or leave the \
+         part out with --skip"
+    );
+    let apt = |words: &str| {
+        let run = if root {
+            Run::here("apt-get")
+        } else {
+            // Without a terminal sudo has nobody to ask for a password, and must fail instead of waiting.
+            let ask = if std::io::stderr().is_terminal() { "" } else { "-n" };
+            Run::here("sudo").words(ask).words("DEBIAN_FRONTEND=noninteractive apt-get")
+        };
+        prepare(run.env("DEBIAN_FRONTEND", "noninteractive").words(words))
+    };
+    apt("-q update").with_context(|| format!("{names} is missing and Debian's package lists cannot be updated"))?;
+    let mut last = None;
+    for packages in alternatives {
+        let install = format!("-q -y --no-install-recommends install {}", packages.join(" "));
+        match apt(&install) {
+            Ok(()) => return Ok(()),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) => Err(error.context(format!("{names} is missing and cannot be installed"))),
+        None => bail!("nothing to install was named"),
+    }
+}
+
+/// Runs a command that has nothing to count, with its output shown.
+fn prepare(run: Run) -> anyhow::Result<()> {
+    let mut tally = Tally::default();
+    if run.run(&mut tally, Instant::now() + LIMIT, Counts::Nothing) {
+        return Ok(());
+    }
+    bail!("{}", tally.failures().join("; "));
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
+}

@@ -1,0 +1,281 @@
+//! The parts of `cargo xtask test`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::command::{Counts, Run};
+use crate::tally::Tally;
+use crate::{Workspace, install, mutants};
+
+/// One part of the test run.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// What the part may take on two cores with nothing compiled and nothing installed. A part that goes over it is
+    /// made to do less of the same.
+    pub(crate) budget: Duration,
+    pub(crate) run: fn(&Workspace, &mut Tally, Instant) -> anyhow::Result<()>,
+}
+
+impl Part {
+    /// When a command of this part is taken for stuck.
+    pub(crate) fn limit(&self) -> Duration {
+        self.budget * 2 + Duration::from_secs(120)
+    }
+}
+
+const fn part(
+    name: &'static str,
+    budget_seconds: u64,
+    about: &'static str,
+    run: fn(&Workspace, &mut Tally, Instant) -> anyhow::Result<()>,
+) -> Part {
+    Part { name, about, budget: Duration::from_secs(budget_seconds), run }
+}
+
+/// All parts, in the order they run: what fails fastest first.
+pub(crate) const PARTS: &[Part] = &[
+    part("build", 540, "format, lints, documentation, the binary with both allocators", build),
+    part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
+    part("storage", 240, "crates/storage: unit, model and crash tests, examples", storage),
+    part("replication", 60, "crates/replication: unit tests", replication),
+    part("sim", 210, "crates/replication: seeded clusters on the simulated disk", simulation),
+    part("broker", 150, "crates/broker: unit tests and clusters in one process", broker),
+    part("binary", 150, "the real binary: command line, signals, kill -9, hostile frames", binary),
+    part("bench", 60, "every bench once", bench),
+    part("fuzz", 270, "fuzz targets: seeds, planted mistakes, 20 s of fuzzing each", fuzz),
+    part("clients", 480, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
+    part("cluster", 180, "the demo: three brokers, a killed leader, nothing lost", cluster),
+];
+
+fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    Run::cargo(workspace).words("fmt --all --check").run(tally, deadline, Counts::Itself);
+    let fuzz_format = Run::cargo(workspace).words("fmt --manifest-path fuzz/Cargo.toml --check");
+    fuzz_format.run(tally, deadline, Counts::Itself);
+    let clippy = Run::cargo(workspace).words("clippy --locked --workspace --all-targets -- -D warnings");
+    clippy.run(tally, deadline, Counts::Itself);
+    // Each crate alone, so that no other member's features lend it what it lacks.
+    for package in ["highwater-storage", "highwater-replication"] {
+        let alone = Run::cargo(workspace).words("check --locked --package").word(package);
+        alone.run(tally, deadline, Counts::Itself);
+    }
+    let documentation = Run::cargo(workspace).words("doc --locked --workspace --no-deps");
+    documentation.env("RUSTDOCFLAGS", "-D warnings").run(tally, deadline, Counts::Itself);
+    binaries(workspace, tally, deadline, Counts::Itself)?;
+    Ok(())
+}
+
+fn workspace_rules(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    Run::cargo(workspace).words("test --locked --package xtask").run(tally, deadline, Counts::Lines);
+    Run::cargo(workspace).words("test --locked --package highwater-tests --test it workspace::").run(
+        tally,
+        deadline,
+        Counts::Lines,
+    );
+    Ok(())
+}
+
+fn storage(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    Run::cargo(workspace).words("test --locked --package highwater-storage").run(tally, deadline, Counts::Lines);
+    for example in examples(workspace, "crates/storage/examples")? {
+        Run::cargo(workspace).words("run --quiet --locked --package highwater-storage --example").word(example).run(
+            tally,
+            deadline,
+            Counts::Itself,
+        );
+    }
+    Ok(())
+}
+
+fn replication(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    Run::cargo(workspace).words("test --locked --package highwater-replication --lib").run(
+        tally,
+        deadline,
+        Counts::Lines,
+    );
+    // The crate's documentation may hold no example to run, and then this counts nothing.
+    Run::cargo(workspace).words("test --locked --package highwater-replication --doc").run(
+        tally,
+        deadline,
+        Counts::Nothing,
+    );
+    Ok(())
+}
+
+fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    // Release: ten thousand seeds are a question of seconds there and of minutes without optimisation.
+    Run::cargo(workspace).words("test --locked --release --package highwater-replication --test *").run(
+        tally,
+        deadline,
+        Counts::Lines,
+    );
+    Ok(())
+}
+
+fn broker(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    Run::cargo(workspace).words("test --locked --package highwater-broker").run(tally, deadline, Counts::Lines);
+    Ok(())
+}
+
+fn binary(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    let Some(binaries) = binaries(workspace, tally, deadline, Counts::Nothing)? else { return Ok(()) };
+    // One test at a time: the memory and time limits that they hold are meant for a machine that does nothing else.
+    Run::cargo(workspace)
+        .words("test --locked --package highwater-tests --lib --test it -- --test-threads=1 --skip workspace::")
+        .env("HIGHWATER_BINARY", &binaries.jemalloc)
+        .env("HIGHWATER_BINARY_SYSTEM_ALLOCATOR", &binaries.system_allocator)
+        .run(tally, deadline, Counts::Lines);
+    Ok(())
+}
+
+fn bench(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    Run::cargo(workspace).words("bench --locked --package highwater-benches --benches -- --test").run(
+        tally,
+        deadline,
+        Counts::Lines,
+    );
+    Ok(())
+}
+
+/// How long each fuzz target runs. Longer runs are for `cargo fuzz run`: see `fuzz/README.md`.
+const FUZZ_SECONDS: u32 = 20;
+
+fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    // The seeds first, as plain tests: they need neither cargo-fuzz nor a C++ compiler.
+    Run::cargo(workspace)
+        .words("test --locked --manifest-path fuzz/Cargo.toml --no-default-features --lib")
+        .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain"))
+        .run(tally, deadline, Counts::Lines);
+    mutants::run(workspace, tally, deadline)?;
+    let cargo_fuzz = install::cargo_fuzz(workspace)?;
+    for target in ["segment_recovery", "truncate_to_high_watermark"] {
+        let corpus = workspace.target.join("fuzz-corpus").join(target);
+        fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
+        // Without a sanitizer cargo-fuzz works on the pinned stable toolchain; the targets hold no unsafe code that one
+        // would watch.
+        Run::new(workspace, &cargo_fuzz)
+            .words("run --sanitizer none")
+            .word(target)
+            .word(&corpus)
+            .word(format!("fuzz/seeds/{target}"))
+            .word("--")
+            .word(format!("-max_total_time={FUZZ_SECONDS}"))
+            .words("-timeout=20 -rss_limit_mb=2048 -verbosity=0")
+            .env("CARGO_TARGET_DIR", workspace.target.join("fuzz"))
+            .run(tally, deadline, Counts::Itself);
+    }
+    Ok(())
+}
+
+fn clients(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    // Each of these is named if it cannot be had, and the programs that do without it still run.
+    let python = install::python(workspace)?;
+    let mut get = |what: &str, place: anyhow::Result<PathBuf>| {
+        place.map_err(|error| tally.fail(format!("{what} is not to be had: {error:#}"))).ok()
+    };
+    let kcat = get("kcat", install::kcat());
+    let kafka = get("Apache Kafka", install::kafka(workspace));
+    let binary = match binaries(workspace, tally, deadline, Counts::Nothing)? {
+        Some(binaries) => binaries.jemalloc,
+        None if workspace.against_kafka => PathBuf::new(),
+        None => return Ok(()),
+    };
+
+    let work = workspace.target.join("clients-work");
+    if work.exists() {
+        fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    }
+    for program in ["kcat", "confluent", "kafka_python", "java_tools", "kill_nine"] {
+        let needs_kafka = program == "java_tools" || workspace.against_kafka;
+        if (program == "kcat" && kcat.is_none()) || (needs_kafka && kafka.is_none()) {
+            continue;
+        }
+        let mut run = Run::new(workspace, &python)
+            .words("-u tests/clients")
+            .word(program)
+            .word("--work")
+            .word(work.join(program))
+            .word("--highwater")
+            .word(&binary);
+        if let Some(libs) = &kafka {
+            run = run.word("--kafka-libs").word(libs);
+        }
+        if workspace.against_kafka {
+            run = run.word("--against-kafka");
+        }
+        run.env("PYTHONDONTWRITEBYTECODE", "1").run(tally, deadline, Counts::Lines);
+    }
+    Ok(())
+}
+
+fn cluster(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    let Some(binaries) = binaries(workspace, tally, deadline, Counts::Nothing)? else { return Ok(()) };
+    Run::new(workspace, &binaries.jemalloc).word("demo").run(tally, deadline, Counts::Itself);
+    Run::new(workspace, &binaries.jemalloc).words("demo --brokers 5 --records 60000 --seed 42 --input README.md").run(
+        tally,
+        deadline,
+        Counts::Itself,
+    );
+    Ok(())
+}
+
+/// The `highwater` programs, as users build them.
+#[derive(Debug)]
+struct Binaries {
+    jemalloc: PathBuf,
+    system_allocator: PathBuf,
+}
+
+/// Builds both, or says that they cannot be built and returns nothing.
+fn binaries(
+    workspace: &Workspace,
+    tally: &mut Tally,
+    deadline: Instant,
+    counts: Counts,
+) -> anyhow::Result<Option<Binaries>> {
+    let built = workspace.target.join("release/highwater");
+    let kept = workspace.target.join("release/highwater-system-allocator");
+    let system =
+        Run::cargo(workspace).words("build --locked --release --package highwater-broker --no-default-features");
+    if !system.run(tally, deadline, counts) {
+        return Ok(None);
+    }
+    // Both have one name in the target directory, so this one moves aside before the other is built.
+    fs::copy(&built, &kept).with_context(|| format!("cannot copy {} to {}", built.display(), kept.display()))?;
+    if !Run::cargo(workspace).words("build --locked --release --package highwater-broker").run(tally, deadline, counts)
+    {
+        return Ok(None);
+    }
+    Ok(Some(Binaries { jemalloc: built, system_allocator: kept }))
+}
+
+fn examples(workspace: &Workspace, directory: &str) -> anyhow::Result<Vec<String>> {
+    let directory = workspace.root.join(directory);
+    let entries = fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let names = entries.flatten().filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budgets_fit_in_forty_minutes() {
+        let together: Duration = PARTS.iter().map(|part| part.budget).sum();
+        assert!(together <= Duration::from_secs(40 * 60), "{together:?}");
+    }
+
+    #[test]
+    fn no_two_parts_have_one_name() {
+        for (at, part) in PARTS.iter().enumerate() {
+            assert!(PARTS.iter().skip(at + 1).all(|other| other.name != part.name), "{}", part.name);
+        }
+    }
+}
