@@ -13,3 +13,4 @@ mod gather;
 mod owner;
 mod readers;
 mod threads;
+mod wire;
