@@ -1,0 +1,279 @@
+//! Compression of the records of a batch: what Kafka's producers send, and what their other dialects are.
+//!
+//! A broker stores compressed records as they came. It decompresses them for two reasons: to check what a producer sent,
+//! and to find a record by its time. Both read the output as a stream, bounded in memory whatever the input claims.
+//! Source: Kafka's `org.apache.kafka.common.compress`.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+
+use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+
+/// How the records of a batch are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// Not at all.
+    #[default]
+    None,
+    /// RFC 1952, any number of members.
+    Gzip,
+    /// Blocks in the framing of snappy-java ("xerial"), or, as librdkafka sends it, one bare block.
+    Snappy,
+    /// The LZ4 frame format.
+    Lz4,
+    /// Zstandard, any number of frames.
+    Zstd,
+}
+
+impl Codec {
+    /// All codecs, by id.
+    pub const ALL: [Self; 5] = [Self::None, Self::Gzip, Self::Snappy, Self::Lz4, Self::Zstd];
+
+    /// The codec with a number, as it stands in the attributes of a batch.
+    pub fn from_id(id: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|codec| codec.id() == id)
+    }
+
+    /// The number in the attributes of a batch.
+    pub fn id(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Gzip => 1,
+            Self::Snappy => 2,
+            Self::Lz4 => 3,
+            Self::Zstd => 4,
+        }
+    }
+}
+
+/// The name as in Kafka's `compression.type`.
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Snappy => "snappy",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+/// The limit that a decompressor ran into: the source of an [`io::Error`] of kind `FileTooLarge`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {max} bytes after decompression")]
+pub struct TooMuchOutput {
+    /// The limit in bytes.
+    pub max: u64,
+}
+
+/// The uncompressed form of `bytes` as a stream of at most `max_bytes`.
+///
+/// Memory is bounded: a few buffers, whose size is at most 22 times the input (snappy, whose blocks are decoded whole),
+/// 12 MiB (lz4) or the window of the frame up to 128 MiB (zstd; it is touched only as far as output fills it).
+///
+/// # Errors
+/// Reading fails with kind `FileTooLarge` and [`TooMuchOutput`] past `max_bytes`, with other kinds when the input is
+/// damaged, breaks off, or has bytes behind its end.
+pub fn decompress<'a>(codec: Codec, bytes: &'a [u8], max_bytes: u64) -> io::Result<Box<dyn Read + 'a>> {
+    Ok(match codec {
+        Codec::None => Box::new(Capped::new(bytes, max_bytes)),
+        Codec::Gzip => Box::new(Capped::new(flate2::bufread::MultiGzDecoder::new(bytes), max_bytes)),
+        Codec::Snappy => Box::new(Capped::new(SnappyReader::new(bytes), max_bytes)),
+        Codec::Lz4 => {
+            check_lz4_frame(bytes)?;
+            Box::new(Capped::new(FrameDecoder::new(bytes), max_bytes))
+        }
+        Codec::Zstd => Box::new(Capped::new(zstd::stream::read::Decoder::with_buffer(bytes)?, max_bytes)),
+    })
+}
+
+/// Compresses `bytes` the way Kafka's own producer does with default levels.
+///
+/// # Errors
+/// Only what the codec's library answers; none of them fails for input that fits in memory.
+pub fn compress(codec: Codec, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    match codec {
+        Codec::None => Ok(bytes.to_vec()),
+        Codec::Gzip => {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(bytes)?;
+            encoder.finish()
+        }
+        Codec::Snappy => compress_snappy(bytes),
+        Codec::Lz4 => {
+            // Kafka's decoder knows only independent blocks.
+            let info = FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
+            let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
+            encoder.write_all(bytes)?;
+            Ok(encoder.finish()?)
+        }
+        Codec::Zstd => zstd::stream::encode_all(bytes, 3),
+    }
+}
+
+/// A reader that fails past a number of bytes. (`Read::take` would end there, and a bomb would look like a short batch.)
+struct Capped<R> {
+    inner: R,
+    left: u64,
+    max: u64,
+}
+
+impl<R> Capped<R> {
+    fn new(inner: R, max: u64) -> Self {
+        Self { inner, left: max, max }
+    }
+}
+
+impl<R: Read> Read for Capped<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.left = self
+            .left
+            .checked_sub(count as u64)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, TooMuchOutput { max: self.max }))?;
+        Ok(count)
+    }
+}
+
+const XERIAL_MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
+/// The magic and two version numbers, which snappy-java writes as 1 and 1, others as they like; nobody checks them.
+const XERIAL_HEADER_BYTES: usize = 16;
+/// Uncompressed bytes that snappy-java puts in one block.
+const XERIAL_BLOCK_BYTES: usize = 32 * 1024;
+/// The most a snappy block can grow: its densest element makes 64 bytes out of 3.
+const SNAPPY_GROWTH_MAX: usize = 22;
+
+fn compress_snappy(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut out = Vec::from(XERIAL_MAGIC);
+    out.extend_from_slice(&1i32.to_be_bytes());
+    out.extend_from_slice(&1i32.to_be_bytes());
+    let mut encoder = snap::raw::Encoder::new();
+    for block in bytes.chunks(XERIAL_BLOCK_BYTES) {
+        let compressed = encoder.compress_vec(block).map_err(io::Error::other)?;
+        let length = u32::try_from(compressed.len()).map_err(io::Error::other)?;
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(&compressed);
+    }
+    Ok(out)
+}
+
+/// Decodes snappy block by block. What begins with the magic of snappy-java is framed, all else is one bare block.
+struct SnappyReader<'a> {
+    input: &'a [u8],
+    framed: bool,
+    block: Vec<u8>,
+    position: usize,
+}
+
+impl<'a> SnappyReader<'a> {
+    fn new(input: &'a [u8]) -> Self {
+        Self { input, framed: input.starts_with(&XERIAL_MAGIC), block: Vec::new(), position: 0 }
+    }
+
+    /// The next compressed block.
+    fn next_block(&mut self) -> io::Result<Option<&'a [u8]>> {
+        if !self.framed {
+            let block = std::mem::take(&mut self.input);
+            return Ok(Some(block).filter(|block| !block.is_empty()));
+        }
+        // A header may stand before any block: streams that were joined are one stream to snappy-java.
+        while self.input.starts_with(&XERIAL_MAGIC) {
+            self.input = self.input.get(XERIAL_HEADER_BYTES..).ok_or_else(truncated)?;
+        }
+        if self.input.is_empty() {
+            return Ok(None);
+        }
+        let (length, rest) = self.input.split_first_chunk().ok_or_else(truncated)?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| truncated())?;
+        let (block, rest) = rest.split_at_checked(length).ok_or_else(truncated)?;
+        self.input = rest;
+        Ok(Some(block))
+    }
+
+    fn decode(&mut self, block: &[u8]) -> io::Result<()> {
+        let length = snap::raw::decompress_len(block)?;
+        if length > block.len().saturating_mul(SNAPPY_GROWTH_MAX) {
+            return Err(invalid("a snappy block that claims more bytes than it can hold"));
+        }
+        self.block.clear();
+        self.block.resize(length, 0);
+        self.position = 0;
+        let written = snap::raw::Decoder::new().decompress(block, &mut self.block)?;
+        self.block.truncate(written);
+        Ok(())
+    }
+}
+
+impl Read for SnappyReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.position >= self.block.len() {
+            let Some(block) = self.next_block()? else { return Ok(0) };
+            self.decode(block)?;
+        }
+        let count = self.block.get(self.position..).unwrap_or_default().read(buffer)?;
+        self.position += count;
+        Ok(count)
+    }
+}
+
+const LZ4_MAGIC: [u8; 4] = 0x184d_2204u32.to_le_bytes();
+const LZ4_DICTIONARY_ID: u8 = 1 << 0;
+const LZ4_CONTENT_CHECKSUM: u8 = 1 << 2;
+const LZ4_CONTENT_SIZE: u8 = 1 << 3;
+const LZ4_BLOCK_CHECKSUM: u8 = 1 << 4;
+const LZ4_INDEPENDENT_BLOCKS: u8 = 1 << 5;
+
+/// The flag byte of an LZ4 frame.
+fn lz4_flags(bytes: &[u8]) -> io::Result<u8> {
+    match bytes.split_first_chunk() {
+        Some((&LZ4_MAGIC, [flags, ..])) => Ok(*flags),
+        Some((&LZ4_MAGIC, [])) | None => Err(truncated()),
+        Some(_) => Err(invalid("no LZ4 frame")),
+    }
+}
+
+/// Whether the blocks of an LZ4 frame refer to earlier ones. Kafka's Java clients cannot read such frames.
+///
+/// # Errors
+/// If the bytes do not begin with an LZ4 frame.
+pub fn lz4_blocks_are_linked(bytes: &[u8]) -> io::Result<bool> {
+    Ok(lz4_flags(bytes)? & LZ4_INDEPENDENT_BLOCKS == 0)
+}
+
+/// Checks that the bytes are one whole LZ4 frame, by the lengths of its blocks.
+///
+/// The decoder takes a missing end mark for the end, and goes on with what follows it as another frame; Kafka's does
+/// neither.
+fn check_lz4_frame(bytes: &[u8]) -> io::Result<()> {
+    const UNCOMPRESSED_BLOCK: u32 = 1 << 31;
+    let flags = lz4_flags(bytes)?;
+    let optional = |flag: u8, bytes: usize| if flags & flag == 0 { 0 } else { bytes };
+    // Magic, flags, block size, content size, dictionary id, checksum of these.
+    let header_bytes = 4 + 2 + optional(LZ4_CONTENT_SIZE, 8) + optional(LZ4_DICTIONARY_ID, 4) + 1;
+    let mut rest = bytes.get(header_bytes..).ok_or_else(truncated)?;
+    loop {
+        let (length, block) = rest.split_first_chunk().ok_or_else(truncated)?;
+        let length = u32::from_le_bytes(*length);
+        if length == 0 {
+            rest = block;
+            break;
+        }
+        let block_bytes = usize::try_from(length & !UNCOMPRESSED_BLOCK).map_err(|_| truncated())?;
+        let block_bytes = block_bytes.saturating_add(optional(LZ4_BLOCK_CHECKSUM, 4));
+        rest = block.get(block_bytes..).ok_or_else(truncated)?;
+    }
+    match rest.len().checked_sub(optional(LZ4_CONTENT_CHECKSUM, 4)) {
+        Some(0) => Ok(()),
+        Some(_) => Err(invalid("bytes after the LZ4 frame")),
+        None => Err(truncated()),
+    }
+}
+
+fn truncated() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "compressed records break off")
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

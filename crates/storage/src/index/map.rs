@@ -1,0 +1,100 @@
+//! The bytes of a sealed index file: mapped where the file system can, read piece by piece where not.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::fs::{File, Mapped};
+
+/// The first bytes of an index file that no longer changes.
+///
+/// The length is fixed when the bytes are taken, and the file is never cut afterwards: a rebuilt index is written under
+/// another name and renamed. Once mapped, the file's descriptor is not needed any more and is let go.
+pub struct IndexBytes {
+    source: Source,
+    len: u64,
+}
+
+enum Source {
+    Map(Mapped),
+    File(Arc<dyn File>),
+}
+
+impl fmt::Debug for IndexBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = match self.source {
+            Source::Map(_) => "map",
+            Source::File(_) => "file",
+        };
+        f.debug_struct("IndexBytes").field("source", &source).field("len", &self.len).finish()
+    }
+}
+
+impl IndexBytes {
+    /// Takes the first `len` bytes of `file`, which must have that many.
+    ///
+    /// # Errors
+    /// If the file cannot be mapped although its file system has maps, or if it is shorter.
+    pub fn new(file: Arc<dyn File>, len: u64) -> io::Result<Self> {
+        if file.metadata()?.len < len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // An empty map is an error on most systems, and of no use on the others.
+        let map = match usize::try_from(len) {
+            Ok(bytes) if bytes > 0 => file.map(bytes)?,
+            _ => None,
+        };
+        Ok(Self { source: map.map_or(Source::File(file), Source::Map), len })
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The `N` bytes at `position`.
+    ///
+    /// # Errors
+    /// What the file answers; `UnexpectedEof` past the length.
+    pub fn read<const N: usize>(&self, position: u64) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read_into(&mut bytes, position)?;
+        Ok(bytes)
+    }
+
+    /// Fills the buffer from `position`.
+    ///
+    /// # Errors
+    /// As [`IndexBytes::read`].
+    pub fn read_into(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
+        let end = position.checked_add(buffer.len() as u64).filter(|&end| end <= self.len);
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        match &self.source {
+            Source::Map(map) => {
+                let range = usize::try_from(position).ok().zip(usize::try_from(end).ok());
+                let bytes = range.and_then(|(start, end)| map.get(start..end)).ok_or(io::ErrorKind::UnexpectedEof)?;
+                buffer.copy_from_slice(bytes);
+                Ok(())
+            }
+            Source::File(file) => read_exact(&**file, buffer, position),
+        }
+    }
+}
+
+fn read_exact(file: &dyn File, buffer: &mut [u8], position: u64) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, position.saturating_add(done as u64)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! The sparse indexes of a segment: from an offset to a position in the data file, and from a time to an offset.
+//!
+//! ```text
+//! .index      entries of  8 bytes: offset less the segment's base offset i32 │ position u32
+//! .timeindex  entries of 12 bytes: timestamp i64 │ offset less the segment's base offset i32
+//! ```
+//!
+//! Entries have no checksum and files no header. They are hints: what an index says is compared with the batch it points
+//! to, and a file that cannot be right is rebuilt from the data. An *active* index lives in memory, where one writer
+//! appends and readers look up without locks; a *sealed* one is a file that no longer changes. Source: Kafka's
+//! `OffsetIndex`, `TimeIndex`.
+
+mod map;
+mod offset;
+mod time;
+
+pub use map::IndexBytes;
+pub use offset::{ActiveOffsetIndex, OffsetEntry, SealedOffsetIndex};
+pub use time::{ActiveTimeIndex, SealedTimeIndex, TimeEntry};
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::{Offset, TimestampMs};
+
+/// Why an entry is not appended to an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexAppendError {
+    /// The index has as many entries as it may: time to roll the segment.
+    #[error("the index is full with {0} entries")]
+    Full(usize),
+    /// The offset is not above the last one (or, in a time index, below it).
+    #[error("offset {offset} after {last}")]
+    OffsetOutOfOrder {
+        /// The offset.
+        offset: Offset,
+        /// The last entry's.
+        last: Offset,
+    },
+    /// The timestamp is below the last one.
+    #[error("timestamp {timestamp} after {last}")]
+    TimestampOutOfOrder {
+        /// The timestamp.
+        timestamp: TimestampMs,
+        /// The last entry's.
+        last: TimestampMs,
+    },
+    /// The offset is not within 2^31-1 of the segment's base.
+    #[error("offset {offset} in a segment with base {base}")]
+    OffsetOutOfRange {
+        /// The offset.
+        offset: Offset,
+        /// The segment's base offset.
+        base: Offset,
+    },
+}
+
+/// Why an index file cannot be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("index entry at byte {position}: {what}")]
+pub struct IndexFault {
+    /// Where the bad entry begins in the file.
+    pub position: u64,
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+/// Why a sealed index could not be opened or checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// The file could not be read.
+    #[error("reading an index: {0}")]
+    Io(#[from] io::Error),
+    /// The file is damaged, to be rebuilt.
+    #[error(transparent)]
+    Fault(#[from] IndexFault),
+}
+
+/// The number of leading indexes below `len` for which `is_before` holds, which must be a prefix of them. What is no
+/// prefix, for instance entries that change while they are searched, gives some number up to `len`.
+fn partition_point<E>(len: usize, mut is_before: impl FnMut(usize) -> Result<bool, E>) -> Result<usize, E> {
+    let (mut low, mut high) = (0, len);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_before(middle)? {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}
+
+/// Takes the result out of what cannot fail.
+fn infallible<T>(result: Result<T, Infallible>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(never) => match never {},
+    }
+}
+
+/// An offset less the base of its segment, if an index can hold it.
+fn relative(base: Offset, offset: Offset) -> Result<u32, IndexAppendError> {
+    offset
+        .0
+        .checked_sub(base.0)
+        .and_then(|relative| i32::try_from(relative).ok())
+        .and_then(|relative| u32::try_from(relative).ok())
+        .ok_or(IndexAppendError::OffsetOutOfRange { offset, base })
+}
+
+/// Words in the first block; each further one has twice as many as the one before.
+const FIRST_BLOCK_WORDS: usize = 64;
+/// Enough blocks for any index: 64 * (2^25 - 1) words are 16 GiB, and an index file ends at 2 GiB.
+const BLOCKS: usize = 25;
+
+/// A growing array of words that one writer appends to while others read, without locks.
+///
+/// Words never move once written, so a reader needs only a length, which is published after them. After
+/// [`Words::truncate`] and new appends a reader may see a word of either time: callers notice by other means (the
+/// engine's generation), here it is only made sure that such a read is harmless.
+#[derive(Debug)]
+struct Words {
+    blocks: [OnceLock<Box<[AtomicU64]>>; BLOCKS],
+    len: AtomicUsize,
+}
+
+impl Words {
+    fn new() -> Self {
+        Self { blocks: [const { OnceLock::new() }; BLOCKS], len: AtomicUsize::new(0) }
+    }
+
+    /// The number of words published.
+    fn len(&self) -> usize {
+        // Pairs with the release stores below: who sees the length sees the words.
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// A word below a length that was published; 0 for others.
+    fn get(&self, index: usize) -> u64 {
+        let (block, at) = Self::place(index);
+        let word = self.blocks.get(block).and_then(OnceLock::get).and_then(|block| block.get(at));
+        word.map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Appends words and publishes them together. For one writer at a time; two would overwrite each other's words.
+    fn append<const N: usize>(&self, words: [u64; N]) {
+        let len = self.len();
+        for (index, word) in (len..).zip(words) {
+            let (block, at) = Self::place(index);
+            let Some(block_cell) = self.blocks.get(block) else { return };
+            let block = block_cell
+                .get_or_init(|| std::iter::repeat_with(AtomicU64::default).take(FIRST_BLOCK_WORDS << block).collect());
+            if let Some(slot) = block.get(at) {
+                slot.store(word, Ordering::Relaxed);
+            }
+        }
+        self.len.store(len + N, Ordering::Release);
+    }
+
+    /// Drops all words from `len` on. The memory stays for the words to come.
+    fn truncate(&self, len: usize) {
+        if len < self.len() {
+            self.len.store(len, Ordering::Release);
+        }
+    }
+
+    /// The block of a word and its place in there.
+    fn place(index: usize) -> (usize, usize) {
+        // With FIRST_BLOCK_WORDS added, each block begins at a power of two.
+        let shifted = index.saturating_add(FIRST_BLOCK_WORDS);
+        let power = shifted.ilog2();
+        let block = power - FIRST_BLOCK_WORDS.ilog2();
+        (usize::try_from(block).unwrap_or(BLOCKS), shifted - (1 << power))
+    }
+}
