@@ -15,7 +15,6 @@ use crate::{LeaderEpoch, Offset, TimestampMs};
 
 /// What a topic demands of the batches its producers send. The defaults are Kafka 4.1's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ProduceRules {
     /// The largest batch in bytes, as sent (`max.message.bytes`, 1 MiB + 12).
     pub max_message_bytes: usize,
