@@ -13,9 +13,21 @@ use crate::producers::ProducerBatch;
 use crate::record::{RecordFault, RecordShape, SliceSource, Source, StreamSource, WalkError, walk_record};
 use crate::{LeaderEpoch, Offset, TimestampMs};
 
+/// Who made a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// A client, by a Produce request.
+    #[default]
+    Client,
+    /// A coordinator in a broker, which also writes markers, and batches of a producer id without sequence numbers.
+    Coordinator,
+}
+
 /// What a topic demands of the batches its producers send. The defaults are Kafka 4.1's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProduceRules {
+    /// Who made the batch (a client).
+    pub origin: Origin,
     /// The largest batch in bytes, as sent (`max.message.bytes`, 1 MiB + 12).
     pub max_message_bytes: usize,
     /// Whose clock stamps the records (`message.timestamp.type`, create time).
@@ -35,6 +47,7 @@ pub struct ProduceRules {
 impl Default for ProduceRules {
     fn default() -> Self {
         Self {
+            origin: Origin::Client,
             max_message_bytes: 1024 * 1024 + 12,
             timestamp_type: TimestampType::CreateTime,
             timestamp_before_max_ms: i64::MAX,
@@ -295,7 +308,7 @@ fn check_bytes(bytes: &[u8], rules: &ProduceRules, now: TimestampMs) -> Result<B
     batch
         .verify_crc()
         .map_err(|what| BatchRefused::Corrupt { position: CRC_START, what: CorruptBatch::Frame(what) })?;
-    let codec = check_header(&batch)?;
+    let codec = check_header(&batch, rules.origin)?;
     let mut records =
         RecordRules { rules, header: *batch.header(), now, max_timestamp: TimestampMs::NONE, found: None };
     let body = batch.records_bytes();
@@ -308,20 +321,21 @@ fn check_bytes(bytes: &[u8], rules: &ProduceRules, now: TimestampMs) -> Result<B
 }
 
 /// The rules on the header alone.
-fn check_header(header: &BatchHeader) -> Result<Codec, BatchRefused> {
+fn check_header(header: &BatchHeader, origin: Origin) -> Result<Codec, BatchRefused> {
     let BatchHeader { attributes, record_count, last_offset_delta, .. } = *header;
     let codec = attributes.codec().map_err(|id| BatchRefused::UnsupportedCodec { id })?;
     if record_count <= 0 || last_offset_delta.checked_add(1) != Some(record_count) {
         return Err(invalid(InvalidBatch::Count { record_count, last_offset_delta }));
     }
-    if attributes.is_control() {
+    if attributes.is_control() && origin == Origin::Client {
         return Err(invalid(InvalidBatch::Control));
     }
     if attributes.has_delete_horizon() || attributes.has_unknown_bits() {
         return Err(invalid(InvalidBatch::Attributes(attributes.0)));
     }
     let BatchHeader { producer_id, producer_epoch, base_sequence, .. } = *header;
-    if producer_id >= 0 && (base_sequence < 0 || producer_epoch < 0) {
+    let has_sequence = base_sequence >= 0 || origin == Origin::Coordinator;
+    if producer_id >= 0 && (!has_sequence || producer_epoch < 0) {
         return Err(invalid(InvalidBatch::Producer { producer_id, producer_epoch, base_sequence }));
     }
     if attributes.timestamp_type() == TimestampType::LogAppendTime {

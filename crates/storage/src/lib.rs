@@ -18,7 +18,9 @@ pub use batch::{
     LENGTH_PREFIX_BYTES, MAGIC, MAGIC_END, TimestampType, batches, read_header,
 };
 pub use builder::{BatchBuilder, Record};
-pub use check::{BatchRefused, CheckedBatch, CorruptBatch, InvalidBatch, ProduceRules, RECORD_ERRORS_MAX, RecordError};
+pub use check::{
+    BatchRefused, CheckedBatch, CorruptBatch, InvalidBatch, Origin, ProduceRules, RECORD_ERRORS_MAX, RecordError,
+};
 pub use compression::Codec;
 pub use epochs::{EpochEnd, EpochHistory, InvalidHistory};
 pub use producers::{

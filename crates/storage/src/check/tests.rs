@@ -423,3 +423,11 @@ fn what_is_accepted_can_be_read_back() {
         assert_eq!(offsets, [Ok(Offset(2)), Ok(Offset(5))]);
     }
 }
+
+#[test]
+fn markers_come_from_coordinators_only() {
+    let bytes = fixture("F9_control_batch_from_client");
+    assert_eq!(reason(check(&bytes)), InvalidBatch::Control);
+    let checked = check_with(&bytes, |rules| rules.origin = Origin::Coordinator).expect("a marker");
+    assert!(checked.header().is_control());
+}
