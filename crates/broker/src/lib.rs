@@ -1,6 +1,7 @@
 //! A broker that speaks the Kafka protocol over replicated partitions.
 
 pub mod api;
+pub mod client;
 pub mod cluster;
 pub mod config;
 

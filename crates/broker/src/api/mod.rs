@@ -28,3 +28,46 @@ pub(crate) struct RequestContext {
     /// The client's name for itself.
     pub(crate) client_id: Option<StrBytes>,
 }
+
+/// The versions of one API that this broker speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supported {
+    /// The API.
+    pub api: ApiKey,
+    /// The lowest version that is advertised. It may be below [`Self::min`]; versions between are answered with 35.
+    pub advertised_min: i16,
+    /// The lowest version that is served.
+    pub min: i16,
+    /// The highest version.
+    pub max: i16,
+}
+
+const fn serve(api: ApiKey, min: i16, max: i16) -> Supported {
+    Supported { api, advertised_min: min, min, max }
+}
+
+/// Every API of this broker, in the order of their keys: what ApiVersions tells and what is dispatched.
+///
+/// Produce is advertised from 0 on though 0 to 2 are refused, as Kafka 4 does: librdkafka up to 2.8 concludes from a
+/// higher minimum that the broker knows no compression (KAFKA-18659). FindCoordinator is offered before there are groups
+/// because librdkafka uses LZ4 only where it is.
+pub static SUPPORTED: &[Supported] = &[
+    Supported { api: ApiKey::Produce, advertised_min: 0, min: 3, max: 13 },
+    serve(ApiKey::Fetch, 4, 18),
+    serve(ApiKey::ListOffsets, 1, 10),
+    serve(ApiKey::Metadata, 0, 13),
+    serve(ApiKey::FindCoordinator, 0, 6),
+    serve(ApiKey::ApiVersions, 0, 4),
+    serve(ApiKey::CreateTopics, 2, 7),
+    serve(ApiKey::DeleteTopics, 1, 6),
+    serve(ApiKey::InitProducerId, 0, 5),
+    serve(ApiKey::OffsetForLeaderEpoch, 2, 4),
+    serve(ApiKey::DescribeConfigs, 1, 4),
+    serve(ApiKey::CreatePartitions, 0, 3),
+    serve(ApiKey::DescribeCluster, 0, 2),
+];
+
+/// The versions of `api` that are served, if it is.
+pub fn supported(api: ApiKey) -> Option<Supported> {
+    SUPPORTED.iter().find(|supported| supported.api == api).copied()
+}

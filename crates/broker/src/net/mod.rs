@@ -1,5 +1,7 @@
 //! Sockets: frames in, answers out in the order of their requests, everything bounded. Knows nothing of what is asked.
 
+pub(crate) mod frame;
+
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
