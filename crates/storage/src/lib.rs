@@ -1,14 +1,17 @@
 //! An embeddable commit log in Apache Kafka's on-disk format.
-
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod batch;
 mod builder;
 mod check;
+pub mod checkpoint;
 pub mod compression;
 mod epochs;
 pub mod fs;
 pub mod index;
+pub mod io;
+pub mod lock;
+pub mod names;
 mod producers;
 mod record;
 mod types;

@@ -17,6 +17,12 @@ use std::sync::Arc;
 
 use crate::TimestampMs;
 
+mod os;
+mod sim;
+
+pub use os::OsFs;
+pub use sim::{Call, Fault, SimFs, SimulatedCrash};
+
 /// How [`Fs::open`] opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
