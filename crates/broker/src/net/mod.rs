@@ -1,6 +1,8 @@
 //! Sockets: frames in, answers out in the order of their requests, everything bounded. Knows nothing of what is asked.
 
+mod connection;
 pub(crate) mod frame;
+pub(crate) mod server;
 
 use std::fmt;
 use std::future::Future;
