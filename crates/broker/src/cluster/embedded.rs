@@ -95,6 +95,7 @@ impl EmbeddedStore {
             id: AtomicI64::new(0),
             state: watch::Sender::new(SessionState::Disconnected),
             closed: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
         });
         shared.open();
         let heart = tokio::spawn(beat(Arc::downgrade(&shared))).abort_handle();
@@ -116,6 +117,7 @@ struct SessionShared {
     id: AtomicI64,
     state: watch::Sender<SessionState>,
     closed: AtomicBool,
+    paused: AtomicBool,
 }
 
 impl Drop for EmbeddedSession {
@@ -131,6 +133,7 @@ async fn beat(shared: std::sync::Weak<SessionShared>) {
             Some(shared) if !shared.closed.load(Ordering::Acquire) => {
                 let current = *shared.state.borrow();
                 match current {
+                    _ if shared.paused.load(Ordering::Acquire) => {}
                     SessionState::Live(id) => _ = shared.send(Request::Heartbeat { session: id }),
                     SessionState::Closed => return,
                     SessionState::Disconnected | SessionState::Expired => shared.open(),
@@ -183,6 +186,11 @@ enum Gone {
 }
 
 impl EmbeddedSession {
+    /// Stops the heart, or lets it beat again: what a broker goes through that loses touch with the store while it lives.
+    pub fn pause_heart(&self, paused: bool) {
+        self.shared.paused.store(paused, Ordering::Release);
+    }
+
     fn ask<T: Send + 'static, E: Send + 'static>(
         &self,
         unavailable: E,

@@ -1,10 +1,10 @@
 //! The cluster at one moment, as every broker holds it in memory: an immutable value, replaced as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, Versioned};
-use highwater_storage::{TopicId, TopicPartition};
+use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 
 /// Brokers, topics and who leads what. Topics that did not change are shared between successive images
 /// ([`Arc::ptr_eq`] tells cheaply that nothing is new).
@@ -20,6 +20,8 @@ pub struct MetadataImage {
     pub topics: BTreeMap<Arc<str>, Arc<TopicImage>>,
     /// The same topics by id.
     pub by_id: BTreeMap<TopicId, Arc<TopicImage>>,
+    /// Replicas on live brokers whose log has failed: they can neither lead nor be in sync.
+    pub offline: BTreeSet<(TopicId, i32, BrokerId)>,
 }
 
 /// A live broker.
@@ -35,6 +37,25 @@ pub struct BrokerInfo {
     pub port: u16,
     /// Its rack, if it has one.
     pub rack: Option<String>,
+}
+
+impl PartitionImage {
+    /// A partition that the controller has yet to set up.
+    pub fn new(assignment: Vec<BrokerId>) -> Self {
+        let value = PartitionState {
+            leader: None,
+            leader_epoch: LeaderEpoch::NONE,
+            isr: Vec::new(),
+            controller_epoch: 0,
+            recovering: false,
+        };
+        Self { assignment, state: Versioned { value, version: -1 } }
+    }
+
+    /// Whether its state is in the store.
+    pub fn is_set_up(&self) -> bool {
+        self.state.version >= 0
+    }
 }
 
 /// A topic.

@@ -2,18 +2,32 @@
 //!
 //! The coordination store is the single source of truth and there is no second channel: brokers register in it,
 //! the controller commits elections to it, leaders commit their in-sync replicas to it by compare-and-set, and
-//! everybody watches. [`Coordination`] is what a broker needs of such a store; an embedded one lives
-//! inside the process. Paths and values are Kafka's znodes, kept in one place , so that a ZooKeeper
-//! ensemble can stand behind the same trait.
+//! everybody watches. [`Coordination`] is what a broker needs of such a store; [`EmbeddedStore`] is the one that lives
+//! inside the process. Paths and values are Kafka's znodes, kept in one place ([`znodes`]), so that a ZooKeeper
+//! ensemble can stand behind the same trait. A broker uses all of it through one [`ClusterHandle`].
 
+pub mod znodes;
+
+mod admin;
+mod agent;
+mod controller;
+mod elections;
 mod embedded;
+mod handle;
 mod image;
 mod journal;
+mod membership;
+mod producer_ids;
+mod store;
 mod tree;
 
+pub use admin::{AdminError, CreatedTopic, Intent, NewTopic, TopicRef, check_name};
 pub use embedded::{EmbeddedSession, EmbeddedStore};
+pub use handle::{ClusterConfig, ClusterHandle, Endpoint, JoinError, LastStop, Registration};
 pub use image::{BrokerInfo, MetadataImage, PartitionImage, TopicImage};
 pub use journal::{JOURNAL_FILE, SNAPSHOT_FILE, StoreError, StoreReport};
+pub use membership::FoundPartition;
+pub use store::StoreFailure;
 
 use std::fmt;
 use std::future::Future;
@@ -195,4 +209,10 @@ pub enum SessionState {
     Expired,
     /// [`Coordination::close`] or [`Coordination::abandon`] was called, or the store is gone for good.
     Closed,
+}
+
+/// Milliseconds since 1970, for the timestamps in nodes: for people to read, nothing is decided by them.
+fn unix_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,0 +1,289 @@
+use std::time::Instant;
+
+use highwater_replication::{IsrDecision, PartitionState};
+use highwater_storage::TopicPartition;
+
+use super::*;
+use crate::cluster::{AdminError, ClusterHandle, EmbeddedSession, EmbeddedStore, Intent, NewTopic, Op, TopicRef};
+
+struct Member {
+    handle: ClusterHandle,
+    session: Arc<EmbeddedSession>,
+}
+
+fn endpoint(id: i32) -> Endpoint {
+    Endpoint { host: "localhost".to_owned(), port: 9000 + u16::try_from(id).unwrap(), rack: None }
+}
+
+async fn join(store: &EmbeddedStore, id: i32, last_stop: LastStop) -> Member {
+    let session = Arc::new(store.session(600));
+    let mut config = ClusterConfig::new(BrokerId(id));
+    config.registration_timeout_ms = 10_000;
+    let handle = ClusterHandle::join(config, session.clone()).await.unwrap();
+    handle.register(endpoint(id), last_stop).await.unwrap();
+    Member { handle, session }
+}
+
+async fn three() -> (EmbeddedStore, Vec<Member>) {
+    let store = EmbeddedStore::in_memory();
+    let mut members = Vec::new();
+    for id in 1..=3 {
+        members.push(join(&store, id, LastStop::Clean).await);
+    }
+    for member in &members {
+        see(&member.handle, |image| image.brokers.len() == 3 && image.controller.is_some()).await;
+    }
+    (store, members)
+}
+
+/// Waits until the image is as `wanted`.
+async fn see(handle: &ClusterHandle, wanted: impl Fn(&MetadataImage) -> bool) -> Arc<MetadataImage> {
+    let mut changes = handle.changes();
+    let seen = tokio::time::timeout(Duration::from_secs(20), changes.wait_for(|image| wanted(image))).await;
+    match seen {
+        Ok(image) => image.unwrap().clone(),
+        Err(_) => panic!("broker {} never saw it: {:#?}", handle.id(), handle.image()),
+    }
+}
+
+fn new_topic(name: &str, replicas: &[&[i32]]) -> NewTopic {
+    let replicas = replicas.iter().map(|ids| ids.iter().copied().map(BrokerId).collect());
+    NewTopic { name: name.to_owned(), assignment: Some((0..).zip(replicas).collect()), ..NewTopic::default() }
+}
+
+fn state_of(image: &MetadataImage, topic: &str) -> Versioned<PartitionState> {
+    image.topic(topic).unwrap().partition(0).unwrap().state.clone()
+}
+
+fn led_by(topic: &'static str, id: i32) -> impl Fn(&MetadataImage) -> bool {
+    move |image| image.topic(topic).is_some_and(|topic| topic.partitions[0].state.value.leader == Some(BrokerId(id)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_brokers_elect_re_elect_and_return() {
+    let (store, mut members) = three().await;
+    let image = members[0].handle.image();
+    assert_eq!(image.cluster_id.len(), 22);
+    assert_eq!(image.brokers[&BrokerId(2)].port, 9002);
+    let controller = image.controller.unwrap();
+
+    let created = members[0].handle.create_topic(&new_topic("t", &[&[2, 3, 1]]), Intent::Apply).await.unwrap();
+    for member in &members {
+        let image = see(&member.handle, led_by("t", 2)).await;
+        let state = state_of(&image, "t").value;
+        assert_eq!((state.leader_epoch.0, state.isr.len()), (0, 3));
+        assert_eq!(image.topic("t").unwrap().id, created.id);
+        assert!(Arc::ptr_eq(image.topic("t").unwrap(), image.topic_by_id(created.id).unwrap()));
+    }
+
+    // The leader falls silent without a goodbye: it leaves the ISR and the next one in the assignment leads.
+    let killed = members.remove(1);
+    assert_eq!(killed.handle.id(), BrokerId(2));
+    killed.handle.abandon();
+    drop(killed);
+    for member in &members {
+        let image = see(&member.handle, led_by("t", 3)).await;
+        let state = state_of(&image, "t").value;
+        assert_eq!((state.leader_epoch.0, state.isr.clone()), (1, vec![BrokerId(3), BrokerId(1)]));
+        assert!(!image.brokers.contains_key(&BrokerId(2)));
+    }
+
+    // It returns: a later life, not in the ISR, and the leader stays.
+    let first_epoch = image.brokers[&BrokerId(2)].epoch;
+    members.push(join(&store, 2, LastStop::Unclean).await);
+    let image = see(&members[0].handle, |image| image.brokers.len() == 3).await;
+    assert!(image.brokers[&BrokerId(2)].epoch > first_epoch);
+    assert_eq!(state_of(&image, "t").value.leader, Some(BrokerId(3)));
+
+    // Whoever is controller says goodbye: another one takes over at once, with a higher epoch, and works.
+    let at = members.iter().position(|member| Some(member.handle.id()) == members[0].handle.image().controller);
+    let left = members.remove(at.unwrap());
+    let before = state_of(&left.handle.image(), "t").value.controller_epoch;
+    left.handle.leave().await;
+    let image = see(&members[0].handle, |image| {
+        image.controller.is_some_and(|id| id != left.handle.id()) && !image.brokers.contains_key(&left.handle.id())
+    })
+    .await;
+    members[0].handle.create_topic(&new_topic("u", &[&[members[1].handle.id().0]]), Intent::Apply).await.unwrap();
+    let image_after = see(&members[0].handle, led_by("u", members[1].handle.id().0)).await;
+    assert!(state_of(&image_after, "u").value.controller_epoch > before, "{controller} {image:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expired_session_steps_down_and_registers_again() {
+    let (_store, members) = three().await;
+    members[0].handle.create_topic(&new_topic("t", &[&[1, 2]]), Intent::Apply).await.unwrap();
+    see(&members[0].handle, led_by("t", 1)).await;
+    let mut registration = members[0].handle.registration();
+    let Registration::Registered(first) = *registration.borrow_and_update() else { panic!("not registered") };
+
+    // Its heart stops for longer than the timeout and beats again, the process lives all the time.
+    members[0].session.pause_heart(true);
+    registration.wait_for(|state| *state == Registration::Unregistered).await.unwrap();
+    see(&members[1].handle, led_by("t", 2)).await;
+    members[0].session.pause_heart(false);
+    let again = tokio::time::timeout(
+        Duration::from_secs(10),
+        registration.wait_for(|state| matches!(state, Registration::Registered(epoch) if *epoch > first)),
+    );
+    again.await.unwrap().unwrap();
+    // Published before the registration: the image is of after the expiry.
+    let image = members[0].handle.image();
+    assert_eq!(state_of(&image, "t").value.leader, Some(BrokerId(2)));
+    assert!(image.brokers[&BrokerId(1)].epoch > first);
+}
+
+#[tokio::test]
+async fn a_leader_commits_its_in_sync_replicas_by_compare_and_set() {
+    let (_store, members) = three().await;
+    let id = members[0].handle.create_topic(&new_topic("t", &[&[1, 2, 3]]), Intent::Apply).await.unwrap().id;
+    let image = see(&members[0].handle, led_by("t", 1)).await;
+    let stored = state_of(&image, "t");
+    let (handle, of) = (&members[0].handle, TopicPartition::new("t", 0));
+
+    let shrunk = PartitionState { isr: vec![BrokerId(1)], ..stored.value.clone() };
+    let IsrDecision::Committed(committed) = handle.propose_state(&of, id, stored.version, &shrunk).await else {
+        panic!("refused")
+    };
+    assert_eq!(committed.value, shrunk);
+    // Once more with the version of before, as after a lost reply: the answer shows what is stored.
+    assert_eq!(handle.propose_state(&of, id, stored.version, &shrunk).await, IsrDecision::Conflict(committed.clone()));
+    let grown = PartitionState { isr: vec![BrokerId(1), BrokerId(2)], ..shrunk.clone() };
+    let foreign = PartitionState { isr: vec![BrokerId(1), BrokerId(9)], ..shrunk.clone() };
+    assert_eq!(handle.propose_state(&of, id, committed.version, &foreign).await, IsrDecision::Refused);
+    assert_eq!(handle.propose_state(&of, TopicId([1; 16]), committed.version, &grown).await, IsrDecision::Fenced);
+    assert!(matches!(
+        handle.propose_state(&of, id, committed.version, &grown).await,
+        IsrDecision::Committed(Versioned { version, .. }) if version > committed.version
+    ));
+    see(&members[2].handle, |image| state_of(image, "t").value == grown).await;
+
+    // Of a topic that was deleted and made again, nothing of the old one can be proposed.
+    handle.delete_topic(&TopicRef::Name("t".to_owned())).await.unwrap();
+    let second = handle.create_topic(&new_topic("t", &[&[1, 2, 3]]), Intent::Apply).await.unwrap().id;
+    let image = see(handle, |image| image.topic_by_id(second).is_some() && led_by("t", 1)(image)).await;
+    assert_eq!(handle.propose_state(&of, id, state_of(&image, "t").version, &shrunk).await, IsrDecision::Fenced);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_made_again_under_its_name_is_another_in_every_image() {
+    let (_store, members) = three().await;
+    let mut seen = members[2].handle.changes();
+    for _ in 0..10 {
+        let id = members[0].handle.create_topic(&new_topic("t", &[&[1], &[2]]), Intent::Apply).await.unwrap().id;
+        members[0].handle.delete_topic(&TopicRef::Name("t".to_owned())).await.unwrap();
+        let again = members[1].handle.create_topic(&new_topic("t", &[&[3]]), Intent::Apply).await.unwrap().id;
+        assert_ne!(id, again);
+        let image = see(&members[2].handle, |image| image.topic_by_id(again).is_some() && led_by("t", 3)(image)).await;
+        assert_eq!(image.topic("t").unwrap().partitions.len(), 1);
+        assert!(image.topic_by_id(id).is_none());
+        members[2].handle.delete_topic(&TopicRef::Id(again)).await.unwrap();
+        see(&members[2].handle, |image| image.topics.is_empty() && image.by_id.is_empty()).await;
+        // No image ever showed a state of one topic under the id of another.
+        let image = seen.borrow_and_update().clone();
+        for topic in image.topics.values() {
+            for partition in &topic.partitions {
+                let leader = partition.state.value.leader;
+                assert!(leader.is_none_or(|leader| partition.assignment.contains(&leader)), "{topic:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_whose_log_failed_hands_over() {
+    let (_store, members) = three().await;
+    let id = members[0].handle.create_topic(&new_topic("t", &[&[1, 2]]), Intent::Apply).await.unwrap().id;
+    see(&members[0].handle, led_by("t", 1)).await;
+    members[0].handle.report_offline(&TopicPartition::new("t", 0), id, highwater_storage::LeaderEpoch(0)).await;
+    let image = see(&members[2].handle, led_by("t", 2)).await;
+    assert_eq!(state_of(&image, "t").value.isr, [BrokerId(2)]);
+    assert!(image.offline.contains(&(id, 0, BrokerId(1))));
+    // And the leader cannot take it back in.
+    let stored = state_of(&image, "t");
+    let grown = PartitionState { isr: vec![BrokerId(2), BrokerId(1)], ..stored.value.clone() };
+    see(&members[1].handle, |image| !image.offline.is_empty()).await;
+    let decision = members[1].handle.propose_state(&TopicPartition::new("t", 0), id, stored.version, &grown).await;
+    assert_eq!(decision, IsrDecision::Refused);
+}
+
+/// A controller that was deposed without noticing: its commits check an epoch that has moved on.
+#[tokio::test]
+async fn a_commit_under_an_old_controller_epoch_changes_nothing() {
+    let store = EmbeddedStore::in_memory();
+    let member = join(&store, 1, LastStop::Clean).await;
+    see(&member.handle, |image| image.controller == Some(BrokerId(1))).await;
+    let epoch = member.session.read(znodes::CONTROLLER_EPOCH).await.unwrap().unwrap();
+    assert_eq!(epoch.data, "1");
+    let next = znodes::encode_controller_epoch(2);
+    let path = znodes::CONTROLLER_EPOCH.to_owned();
+    member.session.commit(vec![Op::Set { path, data: next, version: None }]).await.unwrap();
+    // It finds out by its next commit, runs again and goes on under epoch 3.
+    let other = store.session(10_000);
+    member.handle.create_topic(&new_topic("t", &[&[1]]), Intent::Apply).await.unwrap();
+    other.commit(vec![Op::Delete { path: znodes::CONTROLLER.to_owned(), version: None }]).await.unwrap();
+    let image = see(&member.handle, led_by("t", 1)).await;
+    assert_eq!(state_of(&image, "t").value.controller_epoch, 3);
+}
+
+#[tokio::test]
+async fn a_second_broker_with_a_taken_number_is_told_so() {
+    let store = EmbeddedStore::in_memory();
+    let first = join(&store, 1, LastStop::Clean).await;
+    let session = Arc::new(store.session(600));
+    let mut config = ClusterConfig::new(BrokerId(1));
+    config.registration_timeout_ms = 300;
+    let second = ClusterHandle::join(config.clone(), session.clone()).await.unwrap();
+    let started = Instant::now();
+    let error = second.register(endpoint(1), LastStop::Clean).await.unwrap_err();
+    assert!(matches!(error, JoinError::DuplicateBroker { id: BrokerId(1), .. }), "{error}");
+    assert!(started.elapsed() >= Duration::from_millis(300));
+    // The first one leaves: now the number is free.
+    first.handle.leave().await;
+    second.register(endpoint(1), LastStop::Clean).await.unwrap();
+
+    config.cluster_id = Some("another-cluster".to_owned());
+    let error = ClusterHandle::join(config, session).await.unwrap_err();
+    assert!(matches!(error, JoinError::ClusterId { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_ask_at_once_one_topic_is_made() {
+    let (_store, members) = three().await;
+    let mut tasks = Vec::new();
+    for turn in 0..20 {
+        let handle = members[turn % 3].handle.clone();
+        tasks.push(tokio::spawn(async move { handle.auto_create_topic("books").await }));
+    }
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    let image = see(&members[0].handle, |image| image.topics.len() == 1).await;
+    let id = image.topic("books").unwrap().id;
+    for member in &members {
+        member.handle.wait_for_leaders("books", 1, 10_000).await.unwrap();
+        assert_eq!(member.handle.image().topic("books").unwrap().id, id);
+    }
+    // Names that only differ in dots and underscores cannot pass each other by, either.
+    let (first, second) =
+        tokio::join!(members[0].handle.auto_create_topic("a.b"), members[1].handle.auto_create_topic("a_b"),);
+    let refused = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert!(matches!(refused.as_slice(), [AdminError::InvalidTopic(_)]), "{refused:?}");
+}
+
+/// A partition without a leader gets one as soon as it can: nothing is left leaderless for good.
+#[tokio::test]
+async fn the_last_in_sync_replica_leads_again_when_it_returns() {
+    let (store, mut members) = three().await;
+    members[0].handle.create_topic(&new_topic("t", &[&[3]]), Intent::Apply).await.unwrap();
+    see(&members[0].handle, led_by("t", 3)).await;
+    let killed = members.pop().unwrap();
+    killed.handle.abandon();
+    drop(killed);
+    let image = see(&members[0].handle, |image| state_of(image, "t").value.leader.is_none()).await;
+    assert_eq!(state_of(&image, "t").value.isr, [BrokerId(3)]);
+    let before = state_of(&image, "t").value.leader_epoch;
+    let _back = join(&store, 3, LastStop::Unclean).await;
+    let image = see(&members[0].handle, led_by("t", 3)).await;
+    assert!(state_of(&image, "t").value.leader_epoch > before);
+}

@@ -1,0 +1,342 @@
+//! What the rest of a broker sees of its cluster.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, Versioned};
+use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+
+use super::agent::{Agent, Command};
+use super::producer_ids::ProducerIds;
+use super::store::{read, read_topic, read_versioned_state};
+use super::{
+    CommitCause, Coordination, CoordinationError, FoundPartition, MetadataImage, Op, StoreFailure, controller,
+    membership, znodes,
+};
+use crate::config::TopicConfig;
+
+/// What a broker says of itself and expects when it joins.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// This broker's number.
+    pub id: BrokerId,
+    /// The cluster its data directory belongs to (`meta.properties`). A new store takes this id over; another id in
+    /// the store is an error.
+    pub cluster_id: Option<String>,
+    /// Partitions in the data directory. If the store has no topics yet they are taken over into it; for a broker that
+    /// has the store to itself. Leave empty otherwise.
+    pub adopt: Vec<FoundPartition>,
+    /// Partitions of a topic whose creator does not say (`num.partitions`).
+    pub partitions_default: i32,
+    /// Replicas of a topic whose creator does not say (`default.replication.factor`).
+    pub replication_factor_default: i16,
+    /// What holds for topics that do not say.
+    pub topic: TopicConfig,
+    /// How long registration waits for an earlier life of this broker to expire
+    /// (`initial.broker.registration.timeout.ms`).
+    pub registration_timeout_ms: u64,
+}
+
+impl ClusterConfig {
+    /// Kafka's defaults.
+    pub fn new(id: BrokerId) -> Self {
+        Self {
+            id,
+            cluster_id: None,
+            adopt: Vec::new(),
+            partitions_default: 1,
+            replication_factor_default: 1,
+            topic: TopicConfig::default(),
+            registration_timeout_ms: 60_000,
+        }
+    }
+}
+
+/// Where clients and followers reach a broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The host to tell them.
+    pub host: String,
+    /// The port to tell them.
+    pub port: u16,
+    /// The broker's rack, if it has one.
+    pub rack: Option<String>,
+}
+
+/// How the broker's previous life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastStop {
+    /// In order, or there was none: its logs hold what they held.
+    Clean,
+    /// Killed or cut off: its logs may lack what it acknowledged.
+    Unclean,
+}
+
+/// Whether the cluster counts on this broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// Not registered yet, or the session was reported expired: step down until registered again.
+    Unregistered,
+    /// Registered, and the image was read afresh after that: [`ClusterHandle::image`] is at least that new.
+    Registered(BrokerEpoch),
+}
+
+/// Why a broker cannot join its cluster.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The data directory belongs to another cluster.
+    #[error(
+        "the data directory belongs to cluster {ours}, the coordination store to cluster {stored}; \
+             give the broker the directory or the store that belongs to the other"
+    )]
+    ClusterId {
+        /// What `meta.properties` says.
+        ours: String,
+        /// What the store says.
+        stored: String,
+    },
+    /// Another broker with this number is registered and stays so.
+    #[error(
+        "broker {id} is registered already and did not leave within {waited_ms} ms: another process uses this \
+             broker id"
+    )]
+    DuplicateBroker {
+        /// The number.
+        id: BrokerId,
+        /// How long was waited.
+        waited_ms: u64,
+    },
+    /// Partitions in the data directory do not make topics.
+    #[error("cannot take over topic {topic} from the data directory: {what}")]
+    Adoption {
+        /// The topic.
+        topic: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreFailure),
+    /// The broker has left the cluster.
+    #[error("the broker has left its cluster")]
+    Left,
+}
+
+/// A broker's membership of its cluster. Cheap to clone; all clones are the same membership.
+#[derive(Clone)]
+pub struct ClusterHandle {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What the handle and the tasks behind it share.
+pub(super) struct Shared {
+    pub(super) config: ClusterConfig,
+    pub(super) store: Arc<dyn Coordination>,
+    pub(super) image: watch::Sender<Arc<MetadataImage>>,
+    pub(super) registration: watch::Sender<Registration>,
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) producer_ids: ProducerIds,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl fmt::Debug for ClusterHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterHandle")
+            .field("id", &self.shared.config.id)
+            .field("registration", &*self.shared.registration.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClusterHandle {
+    /// Prepares the store if it is new, reads the cluster's image and keeps it fresh from then on; takes part in controller
+    /// elections once registered. The broker is not visible to others until [`Self::register`].
+    pub async fn join(mut config: ClusterConfig, store: Arc<dyn Coordination>) -> Result<Self, JoinError> {
+        let adopt = std::mem::take(&mut config.adopt);
+        let cluster_id = membership::prepare(&*store, &config, adopt).await?;
+        let (commands, inbox) = mpsc::channel(16);
+        let first = MetadataImage { cluster_id, ..MetadataImage::default() };
+        let shared = Arc::new(Shared {
+            producer_ids: ProducerIds::new(config.id),
+            config,
+            store,
+            image: watch::Sender::new(Arc::new(first)),
+            registration: watch::Sender::new(Registration::Unregistered),
+            commands,
+            tasks: Mutex::new(Vec::new()),
+        });
+        let (loaded, is_loaded) = oneshot::channel();
+        let agent = tokio::spawn(Agent::new(&shared, inbox).run(loaded)).abort_handle();
+        let controller = tokio::spawn(controller::run(controller::Controlling::new(&shared))).abort_handle();
+        *shared.tasks.lock().unwrap_or_else(PoisonError::into_inner) = vec![agent, controller];
+        is_loaded.await.map_err(|_| JoinError::Left)?;
+        Ok(Self { shared })
+    }
+
+    /// Announces this broker, and again by itself whenever its session expired. First it lays down leaderships that an
+    /// earlier life of it held; after an unclean stop it also leaves the in-sync replicas of each partition that has
+    /// another live member.
+    pub async fn register(&self, endpoint: Endpoint, last_stop: LastStop) -> Result<BrokerEpoch, JoinError> {
+        let (answer, answered) = oneshot::channel();
+        let command = Command::Register { endpoint, last_stop, answer };
+        self.shared.commands.send(command).await.map_err(|_| JoinError::Left)?;
+        answered.await.unwrap_or(Err(JoinError::Left))
+    }
+
+    /// This broker's number.
+    pub fn id(&self) -> BrokerId {
+        self.shared.config.id
+    }
+
+    /// The cluster as last seen.
+    pub fn image(&self) -> Arc<MetadataImage> {
+        self.shared.image.borrow().clone()
+    }
+
+    /// Tells of each new image. A slow receiver sees only the latest.
+    pub fn changes(&self) -> watch::Receiver<Arc<MetadataImage>> {
+        self.shared.image.subscribe()
+    }
+
+    /// Tells whether the cluster counts on this broker. Losing touch with the store changes nothing; only a session that
+    /// was reported expired does.
+    pub fn registration(&self) -> watch::Receiver<Registration> {
+        self.shared.registration.subscribe()
+    }
+
+    /// Commits a leader's change of its in-sync replicas, if the partition is still at `expected_version`.
+    pub async fn propose_state(
+        &self,
+        partition: &TopicPartition,
+        topic_id: TopicId,
+        expected_version: i64,
+        state: &PartitionState,
+    ) -> IsrDecision {
+        match self.try_propose(partition, topic_id, expected_version, state).await {
+            Ok(decision) => decision,
+            Err(StoreFailure::SessionLost) => IsrDecision::Fenced,
+            Err(_) => IsrDecision::Retry,
+        }
+    }
+
+    async fn try_propose(
+        &self,
+        partition: &TopicPartition,
+        topic_id: TopicId,
+        expected_version: i64,
+        state: &PartitionState,
+    ) -> Result<IsrDecision, StoreFailure> {
+        if *self.shared.registration.borrow() == Registration::Unregistered {
+            return Ok(IsrDecision::Fenced);
+        }
+        let store = &*self.shared.store;
+        // A topic that was deleted and made again has another id, and its node another version: both are checked, the
+        // second within the commit.
+        let Some((topic, topic_version)) = read_topic(store, &partition.topic).await? else {
+            return Ok(IsrDecision::Fenced);
+        };
+        if topic.id != topic_id {
+            return Ok(IsrDecision::Fenced);
+        }
+        let Some(stored) = read_versioned_state(store, partition).await? else { return Ok(IsrDecision::Fenced) };
+        if stored.version != expected_version {
+            return Ok(IsrDecision::Conflict(stored));
+        }
+        let mut ops = vec![Op::Check { path: znodes::topic_path(&partition.topic), version: topic_version }];
+        let offline = &self.image().offline;
+        for &member in state.isr.iter().filter(|member| !stored.value.isr.contains(member)) {
+            // A new member must be there when the change is committed: checked with the version of its registration,
+            // which a later life of that broker does not have.
+            let path = znodes::broker_path(member);
+            let Some(registered) = read(store, &path).await? else { return Ok(IsrDecision::Refused) };
+            if offline.contains(&(topic_id, partition.partition, member)) {
+                return Ok(IsrDecision::Refused);
+            }
+            ops.push(Op::Check { path, version: registered.version });
+        }
+        let path = znodes::state_path(&partition.topic, partition.partition);
+        ops.push(Op::Set { path, data: znodes::encode_state(state), version: Some(expected_version) });
+        let last = ops.len() - 1;
+        match store.commit(ops).await {
+            Ok(done) => {
+                let version = done.last().map_or(expected_version, |done| done.version);
+                Ok(IsrDecision::Committed(Versioned { value: state.clone(), version }))
+            }
+            Err(error) => match error.cause {
+                CommitCause::Version if error.at == last => Ok(match read_versioned_state(store, partition).await? {
+                    Some(stored) => IsrDecision::Conflict(stored),
+                    None => IsrDecision::Fenced,
+                }),
+                CommitCause::Version | CommitCause::Missing if error.at == 0 || error.at == last => {
+                    Ok(IsrDecision::Fenced)
+                }
+                CommitCause::Version | CommitCause::Missing => Ok(IsrDecision::Refused),
+                CommitCause::SessionLost => Ok(IsrDecision::Fenced),
+                _ => Ok(IsrDecision::Retry),
+            },
+        }
+    }
+
+    /// Tells the controller that this broker's replica of a partition has failed (its log is closed): another one is
+    /// elected if it led, and it stays out of elections until this broker registers again.
+    pub async fn report_offline(&self, partition: &TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) {
+        let (partition, store) = (partition.clone(), &self.shared.store);
+        let path = znodes::offline_path(self.id(), &partition.topic, partition.partition);
+        loop {
+            let data = znodes::encode_offline(topic_id, leader_epoch);
+            match store.commit(vec![Op::CreateEphemeral { path: path.clone(), data }]).await {
+                Err(error) if error.cause == CommitCause::Unavailable => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                // Exists: said before. Session lost: this broker steps down altogether, and registering again is for a
+                // broker that re-opened its logs or reports them once more.
+                _ => return,
+            }
+        }
+    }
+
+    /// A producer id that was never given out before, by any broker of this cluster.
+    pub async fn producer_id(&self) -> Result<i64, StoreFailure> {
+        self.shared.producer_ids.next(&*self.shared.store).await
+    }
+
+    /// Leaves in order: the session ends at once, so that others take over without waiting for its timeout.
+    pub async fn leave(&self) {
+        self.stop_tasks();
+        self.shared.store.close().await;
+        self.shared.registration.send_replace(Registration::Unregistered);
+    }
+
+    /// Falls silent, as a killed process does: the session expires after its timeout.
+    pub fn abandon(&self) {
+        self.stop_tasks();
+        self.shared.store.abandon();
+    }
+
+    fn stop_tasks(&self) {
+        for task in self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for task in self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+impl From<CoordinationError> for StoreFailure {
+    fn from(error: CoordinationError) -> Self {
+        match error {
+            CoordinationError::SessionLost => Self::SessionLost,
+            CoordinationError::Unavailable => Self::Unavailable,
+        }
+    }
+}
