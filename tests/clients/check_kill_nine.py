@@ -66,8 +66,9 @@ class Load:
         return report
 
     def wait_for(self, count, seconds=30):
+        """Waits until so many records are acknowledged, and some in each partition."""
         deadline = time.monotonic() + seconds
-        while len(self.acknowledged) < count:
+        while len(self.acknowledged) < count or len({where for where, _ in list(self.acknowledged)}) < self.partitions:
             require(time.monotonic() < deadline, f"{len(self.acknowledged)} records acknowledged within {seconds} s, not {count}")
             time.sleep(0.005)
 
