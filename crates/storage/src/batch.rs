@@ -517,3 +517,6 @@ fn read_up_to(file: &dyn File, mut buffer: &mut [u8], mut position: u64) -> io::
     }
     Ok(done)
 }
+
+#[cfg(test)]
+mod tests;

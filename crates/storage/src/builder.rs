@@ -159,3 +159,6 @@ fn write_sized(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
 fn length(bytes: usize) -> i32 {
     i32::try_from(bytes).expect("a batch is at most 2 GiB")
 }
+
+#[cfg(test)]
+mod tests;

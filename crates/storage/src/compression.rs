@@ -277,3 +277,6 @@ fn truncated() -> io::Error {
 fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
+
+#[cfg(test)]
+mod tests;

@@ -541,3 +541,6 @@ fn decode_entry(entry: &[u8; SNAPSHOT_ENTRY_BYTES]) -> (i64, ProducerState) {
     state.transaction_start = Some(Offset(BigEndian::read_i64(&entry[38..46]))).filter(|first| first.0 >= 0);
     (BigEndian::read_i64(&entry[0..8]), state)
 }
+
+#[cfg(test)]
+mod tests;

@@ -413,3 +413,6 @@ fn varlong(source: &mut impl Source) -> Result<i64, WalkError> {
     }
     Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
 }
+
+#[cfg(test)]
+mod tests;

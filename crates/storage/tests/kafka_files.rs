@@ -391,7 +391,7 @@ fn replaying_the_log_finds_the_aborted_transactions() {
         for batch in batches(&partition.log()).map(|batch| batch.expect("a batch")) {
             if let Some(CompletedTransaction { producer_id, first, last, is_aborted: true }) = table.replicated(&batch)
             {
-                let stable = table.first_open_transaction().unwrap_or(last.next());
+                let stable = table.first_open_transaction().unwrap_or_else(|| last.next());
                 rows.push(json!([producer_id, first.0, last.0, stable.0]));
             }
         }

@@ -178,3 +178,6 @@ impl Words {
         (usize::try_from(block).unwrap_or(BLOCKS), shifted - (1 << power))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
