@@ -17,9 +17,11 @@ use std::sync::Arc;
 
 use crate::TimestampMs;
 
+mod gate;
 mod os;
 mod sim;
 
+pub use gate::Gate;
 pub use os::OsFs;
 pub use sim::{Call, Fault, SimFs, SimulatedCrash};
 
