@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+use highwater_replication::{FetchError, ProduceRefused};
+use highwater_storage::{BatchRefused, SequenceError};
+
 macro_rules! error_codes {
     ($($number:literal $variant:ident $name:literal $retriable:literal,)*) => {
         /// An error code as it goes over the wire.
@@ -203,6 +206,60 @@ impl From<ErrorCode> for i16 {
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name(), self.number())
+    }
+}
+
+impl From<&FetchError> for ErrorCode {
+    fn from(error: &FetchError) -> Self {
+        match error {
+            FetchError::NotLeader { .. } => Self::NotLeaderOrFollower,
+            FetchError::FencedLeaderEpoch { .. } => Self::FencedLeaderEpoch,
+            FetchError::UnknownLeaderEpoch { .. } => Self::UnknownLeaderEpoch,
+            FetchError::OutOfRange { .. } => Self::OffsetOutOfRange,
+            FetchError::OffsetNotAvailable { .. } => Self::OffsetNotAvailable,
+            FetchError::Storage => Self::KafkaStorageError,
+            _ => Self::UnknownServerError,
+        }
+    }
+}
+
+impl From<&ProduceRefused> for ErrorCode {
+    fn from(refused: &ProduceRefused) -> Self {
+        match refused {
+            ProduceRefused::NotLeader { .. } => Self::NotLeaderOrFollower,
+            ProduceRefused::NotEnoughReplicas { .. } => Self::NotEnoughReplicas,
+            ProduceRefused::NotEnoughReplicasAfterAppend { .. } => Self::NotEnoughReplicasAfterAppend,
+            // Too many wait already: retriable for every client, and a new look at the metadata would not help it.
+            ProduceRefused::TimedOut | ProduceRefused::TooManyWaiting { .. } => Self::RequestTimedOut,
+            ProduceRefused::Storage => Self::KafkaStorageError,
+            _ => Self::UnknownServerError,
+        }
+    }
+}
+
+impl From<&BatchRefused> for ErrorCode {
+    fn from(refused: &BatchRefused) -> Self {
+        match refused {
+            BatchRefused::Corrupt { .. } => Self::CorruptMessage,
+            BatchRefused::TooLarge { .. } | BatchRefused::TooLargeDecompressed { .. } => Self::MessageTooLarge,
+            BatchRefused::InvalidTimestamp { .. } => Self::InvalidTimestamp,
+            BatchRefused::UnsupportedCodec { .. } => Self::UnsupportedCompressionType,
+            // The versions of Produce that are served carry nothing but record batches, so an old format breaks the
+            // request's own rule (87) rather than asking for a conversion (43).
+            BatchRefused::UnsupportedMagic { .. } | BatchRefused::InvalidRecord { .. } => Self::InvalidRecord,
+            _ => Self::UnknownServerError,
+        }
+    }
+}
+
+impl From<&SequenceError> for ErrorCode {
+    fn from(error: &SequenceError) -> Self {
+        match error {
+            SequenceError::OutOfOrder { .. } => Self::OutOfOrderSequenceNumber,
+            SequenceError::InvalidEpoch { .. } => Self::InvalidProducerEpoch,
+            SequenceError::InvalidTransactionState { .. } => Self::InvalidTxnState,
+            _ => Self::UnknownServerError,
+        }
     }
 }
 
