@@ -1,8 +1,7 @@
 //! What goes into a replica and what comes out of it, as plain values.
 
-use highwater_storage::{LeaderEpoch, Offset, TimestampMs};
+use highwater_storage::{EpochEnd, LeaderEpoch, Offset, TimestampMs};
 
-use crate::lineage::EpochEnd;
 use crate::{BrokerEpoch, BrokerId, Isolation, PartitionState, WaitToken};
 
 /// Who fetches, lists offsets or asks for the end of an epoch.
@@ -54,12 +53,22 @@ pub struct FetchGrant {
     pub diverging: Option<EpochEnd>,
     /// The leadership that answers.
     pub leader_epoch: LeaderEpoch,
+    /// The log's truncation generation: a read that finds another one must be granted anew.
+    pub generation: u64,
 }
 
 impl FetchGrant {
-    /// A grant without divergence, of a log without transactions.
+    /// A grant without divergence, of a log without transactions that was never cut.
     pub fn new(upper: Offset, high_watermark: Offset, log_start: Offset, leader_epoch: LeaderEpoch) -> Self {
-        Self { upper, high_watermark, last_stable_offset: high_watermark, log_start, diverging: None, leader_epoch }
+        Self {
+            upper,
+            high_watermark,
+            last_stable_offset: high_watermark,
+            log_start,
+            diverging: None,
+            leader_epoch,
+            generation: 0,
+        }
     }
 }
 

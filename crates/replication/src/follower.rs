@@ -1,0 +1,29 @@
+//! Where a follower is in its conversation with the leader.
+
+use highwater_storage::{LeaderEpoch, Offset, TimestampMs};
+
+use crate::BrokerId;
+
+/// This replica following a leader in one epoch.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    pub(crate) leader: BrokerId,
+    pub(crate) epoch: LeaderEpoch,
+    pub(crate) step: FollowerStep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FollowerStep {
+    /// A fetch from this offset is out. Replies to others are late and mean nothing.
+    Fetching(Offset),
+    /// Records are being appended.
+    Appending { leader_high_watermark: Offset, leader_log_start: Offset },
+    /// The log is being cut; it was like this before.
+    Cutting { end: Offset, latest_epoch: LeaderEpoch },
+    /// The next fetch would acknowledge what is not flushed yet.
+    Flushing,
+    /// Something went wrong; fetch again then.
+    BackingOff(TimestampMs),
+    /// The leader says that there is a newer leadership: wait for the store.
+    Fenced,
+}

@@ -1,0 +1,129 @@
+//! A replica that follows: one fetch at a time, cutting where the leader's history differs.
+
+use highwater_storage::{LeaderEpoch, Offset, TimestampMs};
+
+use super::{Replica, ReplyHead, ReplyStep, RoleState};
+use crate::event::{CutReason, FetchFailure, FetchPlan, Output};
+use crate::follower::FollowerStep;
+use crate::lineage::{LogView, cut_for};
+
+impl Replica {
+    /// Takes a reply to the outstanding fetch; late ones and those of another epoch mean nothing. `from` and
+    /// `leader_epoch` are the request's; the rest is the reply without its records.
+    pub fn take_reply(
+        &mut self,
+        now: TimestampMs,
+        log: &dyn LogView,
+        leader_epoch: LeaderEpoch,
+        from: Offset,
+        result: Result<ReplyHead, FetchFailure>,
+    ) -> ReplyStep {
+        let RoleState::Follower(follower) = &mut self.role else { return ReplyStep::Done };
+        if follower.epoch != leader_epoch || follower.step != FollowerStep::Fetching(from) {
+            return ReplyStep::Done;
+        }
+        match result {
+            Err(FetchFailure::FencedLeaderEpoch) => follower.step = FollowerStep::Fenced,
+            Err(FetchFailure::Unreachable | FetchFailure::UnknownLeaderEpoch) => self.back_off(now),
+            Err(FetchFailure::OutOfRange { log_start }) => self.out_of_range(now, log, from, log_start),
+            Ok(ReplyHead { diverging: Some(end), .. }) => {
+                self.cut(log, Some(cut_for(log, end)), CutReason::Diverged(end));
+            }
+            Ok(_) if from != log.end() => self.fetch_on(now, log),
+            Ok(ReplyHead { high_watermark, log_start, diverging: None }) => {
+                follower.step =
+                    FollowerStep::Appending { leader_high_watermark: high_watermark, leader_log_start: log_start };
+                return ReplyStep::Append { leader_epoch };
+            }
+        }
+        ReplyStep::Done
+    }
+
+    /// Asks for the next records, once what the fetch acknowledges may be acknowledged.
+    pub(super) fn fetch_on(&mut self, now: TimestampMs, log: &dyn LogView) {
+        let must_flush = self.config.counts_flushed() && log.flushed() < log.end();
+        let RoleState::Follower(follower) = &mut self.role else { return };
+        if must_flush {
+            follower.step = FollowerStep::Flushing;
+            return self.consider_flush(now, log);
+        }
+        follower.step = FollowerStep::Fetching(log.end());
+        self.outputs.push_back(Output::Fetch(FetchPlan {
+            leader: follower.leader,
+            leader_epoch: follower.epoch,
+            from: log.end(),
+            last_fetched_epoch: Some(log.latest_epoch()).filter(|epoch| epoch.is_some()),
+            log_start: log.start(),
+            broker_epoch: self.config.broker_epoch,
+        }));
+    }
+
+    pub(super) fn back_off(&mut self, now: TimestampMs) {
+        let RoleState::Follower(follower) = &mut self.role else { return };
+        follower.step = FollowerStep::BackingOff(now.after(self.config.fetch_backoff_ms));
+    }
+
+    /// Cuts to `to`, or starts over for the reasons that say where.
+    pub(super) fn cut(&mut self, log: &dyn LogView, to: Option<Offset>, why: CutReason) {
+        let RoleState::Follower(follower) = &mut self.role else { return };
+        follower.step = FollowerStep::Cutting { end: log.end(), latest_epoch: log.latest_epoch() };
+        self.outputs.push_back(match (to, why) {
+            (Some(to), why) => Output::Truncate { to, why },
+            (None, CutReason::LeaderStartsAbove(start) | CutReason::OutsideLeader(start)) => {
+                Output::Reset { start, why }
+            }
+            (None, why) => Output::Truncate { to: log.end(), why },
+        });
+    }
+
+    pub(super) fn cut_done(&mut self, now: TimestampMs, log: &dyn LogView) {
+        self.high_watermark = self.high_watermark.min(log.end()).max(log.start());
+        self.note_unflushed(now, log);
+        self.wake_all_fetches();
+        let RoleState::Follower(follower) = &self.role else { return };
+        let FollowerStep::Cutting { end, latest_epoch } = follower.step else { return };
+        if (end, latest_epoch) == (log.end(), log.latest_epoch()) {
+            // The leader asks for a cut that changes nothing. Asking again at once would go on for ever.
+            self.back_off(now);
+        } else {
+            self.fetch_on(now, log);
+        }
+    }
+
+    /// The leader's log does not hold our end, and our last epoch tells it nothing.
+    pub(super) fn out_of_range(
+        &mut self,
+        now: TimestampMs,
+        log: &dyn LogView,
+        from: Offset,
+        leader_start: Option<Offset>,
+    ) {
+        let RoleState::Follower(follower) = &self.role else { return };
+        let epoch = follower.epoch;
+        match leader_start {
+            Some(start) if from < start => self.cut(log, None, CutReason::LeaderStartsAbove(start)),
+            _ if log.latest_epoch() > epoch => {
+                let known = log.end_of_epoch(epoch);
+                let to = if known.is_some() { known.end } else { log.start() };
+                self.cut(log, Some(to), CutReason::EpochAboveLeader);
+            }
+            Some(start) if log.is_empty() => self.cut(log, None, CutReason::OutsideLeader(start)),
+            _ => self.back_off(now),
+        }
+    }
+
+    pub(super) fn replicated(&mut self, now: TimestampMs, log: &dyn LogView) {
+        let RoleState::Follower(follower) = &self.role else { return };
+        let FollowerStep::Appending { leader_high_watermark, leader_log_start } = follower.step else { return };
+        // Committed stays committed: a leader that was just elected may not know yet what we know.
+        let high_watermark = leader_high_watermark.min(log.end());
+        if high_watermark > self.high_watermark {
+            self.raise_high_watermark(high_watermark);
+        }
+        if leader_log_start > log.start() {
+            self.outputs.push_back(Output::AdvanceStart(leader_log_start.min(self.high_watermark)));
+        }
+        self.consider_flush(now, log);
+        self.fetch_on(now, log);
+    }
+}

@@ -1,0 +1,208 @@
+//! Followers: replies, cuts, failures.
+
+use super::*;
+
+fn following(log: ModelLog, epoch: i32, checkpointed: i64) -> Rig {
+    let mut rig = Rig::with(config(), log, checkpointed);
+    rig.state(state(2, epoch, &[1, 2]));
+    assert_eq!(rig.replica.role(), Role::Follower);
+    rig
+}
+
+#[test]
+fn a_follower_copies_and_learns_the_high_watermark() {
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+    let plan = rig.plan().unwrap();
+    assert_eq!((plan.leader, plan.from, plan.last_fetched_epoch), (BrokerId(2), Offset(2), Some(LeaderEpoch(3))));
+    rig.reply_records(4, 2, 4, 3, 4);
+    assert_eq!((rig.log.end(), rig.hw()), (Offset(5), 4));
+    let plan = rig.plan().unwrap();
+    assert_eq!((plan.from, plan.last_fetched_epoch), (Offset(5), Some(LeaderEpoch(4))));
+    // Never above its own end, never back, and the leader's start follows it.
+    rig.reply(4, 5, Ok(head(3, 0)));
+    rig.handle(Input::Replicated);
+    assert_eq!(rig.hw(), 4, "a leader that was just elected knows less");
+    rig.reply(4, 5, Ok(head(50, 2)));
+    rig.handle(Input::Replicated);
+    assert_eq!((rig.hw(), rig.log.start()), (5, Offset(2)));
+}
+
+/// Late, doubled and foreign replies change nothing (invariant I7).
+#[test]
+fn replies_that_were_not_asked_for_table() {
+    let table: [(&str, i32, i64); 3] = [("older epoch", 3, 2), ("newer epoch", 5, 2), ("another offset", 4, 1)];
+    for (name, epoch, from) in table {
+        let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+        rig.seen.clear();
+        for result in [Ok(head(9, 9)), Ok(diverging(1, 0)), Err(FetchFailure::OutOfRange { log_start: None })] {
+            assert_eq!(rig.reply(epoch, from, result), ReplyStep::Done, "{name}");
+        }
+        assert_eq!((rig.take_seen(), rig.log.end(), rig.hw()), (vec![], Offset(2), 1), "{name}");
+    }
+    // A reply to a follower that leads by now.
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+    rig.state(state(1, 5, &[1]));
+    assert_eq!(rig.reply(4, 2, Ok(head(9, 9))), ReplyStep::Done);
+    // The second copy of a reply.
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+    rig.reply_records(4, 2, 4, 3, 4);
+    rig.reply_records(4, 2, 4, 3, 4);
+    assert_eq!(rig.log.end(), Offset(5));
+}
+
+/// Facts 80 and 81, R02, R04: a diverging answer cuts, and nothing else in it counts.
+#[test]
+fn diverging_answers_cut() {
+    let mut rig = following(ModelLog::with_epochs(&[(0, 0), (2, 1), (4, 2)], 3), 6, 1);
+    rig.reply(6, 3, Ok(diverging(2, 2)));
+    assert_eq!((rig.log.end(), rig.hw()), (Offset(2), 1));
+    let why = CutReason::Diverged(EpochEnd { epoch: LeaderEpoch(2), end: Offset(2) });
+    assert!(rig.seen.contains(&Output::Truncate { to: Offset(2), why }));
+    assert_eq!(rig.plan().unwrap().last_fetched_epoch, Some(LeaderEpoch(2)));
+    // R04: no byte goes, but the entry of an election without a write does.
+    let mut rig = following(ModelLog::with_epochs(&[(1, 0), (3, 10)], 10), 6, 1);
+    assert_eq!(rig.plan().unwrap().last_fetched_epoch, Some(LeaderEpoch(3)));
+    rig.reply(6, 10, Ok(diverging(1, 10)));
+    let plan = rig.plan().unwrap();
+    assert_eq!((plan.from, plan.last_fetched_epoch), (Offset(10), Some(LeaderEpoch(1))));
+    // The same once more would change nothing: no endless dialogue at full speed.
+    rig.reply(6, 10, Ok(diverging(1, 10)));
+    assert_eq!(rig.plan(), None);
+    rig.tick(1_000);
+    assert!(rig.plan().is_some());
+}
+
+/// A cut below the high watermark (an unclean leader) takes the high watermark along.
+#[test]
+fn a_cut_lowers_the_high_watermark_with_the_end() {
+    let mut rig = following(ModelLog::with_epochs(&[(1, 0), (2, 4)], 8), 6, 7);
+    rig.reply(6, 8, Ok(diverging(1, 3)));
+    assert_eq!((rig.log.end(), rig.hw()), (Offset(3), 3));
+}
+
+/// Facts 82, 83, 84, 87 and R15: every failure of a fetch.
+#[test]
+fn fetch_failures_table() {
+    // What waits is asked again after the back-off, not before.
+    for failure in [
+        FetchFailure::Unreachable,
+        FetchFailure::UnknownLeaderEpoch,
+        FetchFailure::OutOfRange { log_start: None },
+        FetchFailure::OutOfRange { log_start: Some(Offset(0)) },
+    ] {
+        let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+        rig.seen.clear();
+        rig.reply(4, 2, Err(failure));
+        assert_eq!(rig.replica.next_deadline(&rig.log), Some(TimestampMs(1_000)), "{failure:?}");
+        rig.tick(999);
+        assert_eq!(rig.plan(), None, "{failure:?}");
+        rig.tick(1);
+        assert_eq!(rig.plan().unwrap().from, Offset(2), "{failure:?}");
+        assert_eq!((rig.log.end(), rig.hw()), (Offset(2), 1), "{failure:?}");
+    }
+    // Fenced: only the store helps.
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+    rig.seen.clear();
+    rig.reply(4, 2, Err(FetchFailure::FencedLeaderEpoch));
+    rig.tick(1_000_000);
+    assert_eq!((rig.plan(), rig.replica.next_deadline(&rig.log)), (None, None));
+    rig.state(state(3, 5, &[3, 1]));
+    assert_eq!(rig.plan().unwrap().leader, BrokerId(3));
+    // 84: the leader's log starts above our end.
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 1), 4, 1);
+    rig.reply(4, 1, Err(FetchFailure::OutOfRange { log_start: Some(Offset(2)) }));
+    assert_eq!((rig.log.start(), rig.log.end(), rig.hw()), (Offset(2), Offset(2), 2));
+    let plan = rig.plan().unwrap();
+    assert_eq!((plan.from, plan.last_fetched_epoch), (Offset(2), None));
+    // 83: a leader that lost everything is behind an empty log of ours.
+    let mut log = ModelLog::default();
+    log.reset(Offset(30));
+    let mut rig = following(log, 4, 30);
+    rig.reply(4, 30, Err(FetchFailure::OutOfRange { log_start: Some(Offset(0)) }));
+    assert_eq!((rig.log.start(), rig.log.end(), rig.hw()), (Offset(0), Offset(0), 0));
+    // Our last epochs are above the leader's: they never were in its history.
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0), (9, 4)], 6), 5, 1);
+    rig.reply(5, 6, Err(FetchFailure::OutOfRange { log_start: Some(Offset(0)) }));
+    assert_eq!((rig.log.end(), rig.log.latest_epoch()), (Offset(4), LeaderEpoch(3)));
+    // 87: damaged records were refused by the log: asked for again later.
+    let mut rig = following(ModelLog::default(), 4, 0);
+    assert_eq!(rig.reply(4, 0, Ok(head(3, 0))), ReplyStep::Append { leader_epoch: LeaderEpoch(4) });
+    rig.seen.clear();
+    rig.handle(Input::ReplicatedRefused);
+    assert_eq!((rig.plan(), rig.hw()), (None, 0));
+    rig.tick(1_000);
+    assert_eq!(rig.plan().unwrap().from, Offset(0));
+}
+
+/// Facts 85: the classic rule is the fallback for records without epochs, and only for them.
+#[test]
+fn a_log_without_epochs_is_cut_to_the_high_watermark() {
+    let mut log = ModelLog::with_epochs(&[(0, 0)], 9);
+    log.forget_epochs();
+    let mut rig = following(log, 4, 5);
+    assert!(rig.seen.contains(&Output::Truncate { to: Offset(5), why: CutReason::NoEpochs }));
+    assert_eq!(rig.plan().unwrap().from, Offset(5));
+    let rig = following(ModelLog::with_epochs(&[(0, 0)], 9), 4, 5);
+    assert_eq!(rig.log.end(), Offset(9), "R01: with epochs nothing is cut before the leader is asked");
+}
+
+/// R01: the follower whose high watermark lagged restarts and is elected; nothing is lost.
+#[test]
+fn a_restarted_follower_keeps_what_it_acknowledged() {
+    let mut rig = Rig::with(config(), ModelLog::with_epochs(&[(1, 0)], 2), 1);
+    rig.state(state(2, 1, &[2, 1]));
+    rig.reply(1, 2, Err(FetchFailure::Unreachable));
+    rig.state(state(1, 2, &[1]));
+    rig.append(1);
+    assert_eq!((rig.log.end(), rig.hw()), (Offset(3), 3));
+}
+
+#[test]
+fn leader_changes_stop_the_old_fetch() {
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+    rig.seen.clear();
+    rig.state(state(2, 4, &[2]));
+    assert_eq!(rig.take_seen(), [], "only the ISR changed");
+    rig.state(state(3, 5, &[3, 1]));
+    let seen = rig.take_seen();
+    assert_eq!(seen[0], Output::StopFetching);
+    assert!(matches!(seen[1], Output::Fetch(FetchPlan { leader: BrokerId(3), .. })));
+    rig.state(state(1, 6, &[1]));
+    assert_eq!(rig.take_seen()[0], Output::StopFetching);
+}
+
+/// R08: whatever a checkpoint says, the high watermark lies within the log.
+#[test]
+fn checkpointed_high_watermarks_are_clamped() {
+    let mut log = ModelLog::with_epochs(&[(1, 0)], 80);
+    log.advance_start(Offset(50));
+    for (checkpointed, expected) in [(Some(-1), 50), (Some(1_000_000_000_000), 80), (None, 50), (Some(60), 60)] {
+        let replica = Replica::new(config(), &log, checkpointed.map(Offset));
+        assert_eq!(replica.high_watermark(), Offset(expected), "{checkpointed:?}");
+    }
+}
+
+/// A broken invariant closes this replica and nothing else.
+#[test]
+fn broken_invariants_fence() {
+    let mut rig = Rig::leading(0, 1, &[1]);
+    rig.append(5);
+    rig.seen.clear();
+    rig.log.truncate(Offset(2));
+    rig.replica.check(&rig.log);
+    assert_eq!(rig.replica.role(), Role::Fenced);
+    let fenced = rig.replica.poll_output();
+    assert!(matches!(fenced, Some(Output::Fenced(FenceReason::Invariant(_)))), "{fenced:?}");
+    // An append that answers with offsets below the high watermark.
+    let mut rig = Rig::leading(0, 1, &[1]);
+    rig.append(5);
+    let answer = Acknowledged {
+        base_offset: Offset(4),
+        last_offset: Offset(4),
+        append_time: TimestampMs::NONE,
+        log_start: Offset(0),
+        duplicate: false,
+    };
+    assert_eq!(rig.appended(answer, Acks::Leader, 1), Err(ProduceRefused::Storage));
+    assert_eq!(rig.replica.role(), Role::Fenced);
+}
