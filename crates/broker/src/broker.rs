@@ -1,5 +1,6 @@
 //! What all parts of one running broker share.
 
+use crate::cluster::ClusterHandle;
 use crate::config::BrokerConfig;
 
 /// The broker's parts, shared by its connections.
@@ -7,4 +8,6 @@ use crate::config::BrokerConfig;
 pub(crate) struct BrokerShared {
     /// How it was told to run.
     pub(crate) config: BrokerConfig,
+    /// Its membership of the cluster.
+    pub(crate) cluster: ClusterHandle,
 }

@@ -8,7 +8,14 @@ use kafka_protocol::protocol::StrBytes;
 use crate::broker::BrokerShared;
 use crate::net::ConnectionInfo;
 
+pub(crate) mod create_partitions;
+pub(crate) mod create_topics;
+pub(crate) mod delete_topics;
 pub mod error_code;
+pub(crate) mod init_producer_id;
+
+#[cfg(test)]
+pub(crate) mod admin_tests;
 
 pub use error_code::ErrorCode;
 
@@ -70,4 +77,16 @@ pub static SUPPORTED: &[Supported] = &[
 /// The versions of `api` that are served, if it is.
 pub fn supported(api: ApiKey) -> Option<Supported> {
     SUPPORTED.iter().find(|supported| supported.api == api).copied()
+}
+
+/// When a request that may take `timeout_ms` is to be answered; a negative time is none.
+fn deadline(timeout_ms: i32) -> tokio::time::Instant {
+    let timeout = u64::try_from(timeout_ms).unwrap_or(0);
+    tokio::time::Instant::now() + std::time::Duration::from_millis(timeout)
+}
+
+/// Milliseconds until then.
+fn remaining_ms(deadline: tokio::time::Instant) -> u64 {
+    let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+    u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
 }
