@@ -385,13 +385,12 @@ impl Fs for SimFs {
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.enter(Call::Link, from)?;
         let node = self.find(from)?;
-        node.check_is_file()?;
         let (parent, name) = self.find_parent(to)?;
         let mut directory = parent.entries()?;
         if directory.live.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        node.file()?.links += 1;
+        node.file()?.links += 1; // Directories have one name, and fail here.
         directory.change(self.sequence(), EntryChange::Set { name: name.into(), node });
         Ok(())
     }
@@ -568,8 +567,8 @@ impl File for SimFile {
         let file = self.node.file()?;
         let rest = usize::try_from(position).ok().and_then(|position| file.live.get(position..)).unwrap_or(&[]);
         let count = self.fs.allowance(fault, Fault::ShortRead, rest.len().min(buffer.len()));
-        for (to, from) in buffer.iter_mut().zip(rest).take(count) {
-            *to = *from;
+        if let (Some(to), Some(from)) = (buffer.get_mut(..count), rest.get(..count)) {
+            to.copy_from_slice(from);
         }
         Ok(count)
     }
@@ -602,7 +601,8 @@ impl File for SimFile {
         drop(disk);
         let mut bytes = Vec::with_capacity(count);
         for slice in slices {
-            bytes.extend(slice.iter().take(count - bytes.len()));
+            let wanted = slice.len().min(count - bytes.len());
+            bytes.extend_from_slice(slice.get(..wanted).unwrap_or_default());
         }
         file.write(sequence, start, bytes);
         Ok(count)

@@ -464,3 +464,24 @@ fn files_carry_the_time_they_are_told() {
     file.write_all_at(b"x", 0).unwrap();
     assert_eq!(fs.metadata(path("/a")).unwrap().modified, TimestampMs(1_700_000_000_001));
 }
+
+#[test]
+fn it_is_shared_between_threads() {
+    let fs = SimFs::new(1);
+    fs.create_dir(path("/d")).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let fs = fs.clone();
+            scope.spawn(move || {
+                for number in 0..50 {
+                    let name = format!("/d/{thread}-{number}");
+                    create(&fs, &name, &[thread; 100]).sync_data().unwrap();
+                    fs.rename(path(&name), path(&format!("/d/done-{thread}-{number}"))).unwrap();
+                    fs.images(3, number).into_iter().for_each(drop);
+                }
+            });
+        }
+    });
+    assert_eq!(names(&fs, "/d").len(), 200);
+    assert_eq!(fs.calls(), 1 + 200 * 4, "create, write, sync and rename of each");
+}
