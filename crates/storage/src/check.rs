@@ -8,9 +8,10 @@
 use std::io::{self, BufReader};
 
 use crate::batch::{Attributes, BatchFault, BatchHeader, BatchView, CRC_START, HEADER_BYTES, TimestampType};
+use crate::checksum;
 use crate::compression::{self, Codec, TooMuchOutput};
 use crate::producers::ProducerBatch;
-use crate::record::{RecordFault, RecordShape, SliceSource, Source, StreamSource, WalkError, walk_record};
+use crate::record::{RecordFault, RecordShape, RecordSource, RecordStream, WalkError};
 use crate::{LeaderEpoch, Offset, TimestampMs};
 
 /// Who made a batch.
@@ -313,7 +314,7 @@ fn check_bytes(bytes: &[u8], rules: &ProduceRules, now: TimestampMs) -> Result<B
         RecordRules { rules, header: *batch.header(), now, max_timestamp: TimestampMs::NONE, found: None };
     let body = batch.records_bytes();
     match codec {
-        Codec::None => records.walk(&mut SliceSource::new(body)).map_err(|error| stopped(error, codec))?,
+        Codec::None => records.walk(&mut &*body).map_err(|error| stopped(error, codec))?,
         _ => walk_compressed(&mut records, codec, body)?,
     }
     let max_timestamp = records.finish()?;
@@ -353,7 +354,7 @@ fn walk_compressed(records: &mut RecordRules<'_>, codec: Codec, body: &[u8]) -> 
         return Err(invalid(InvalidBatch::LinkedLz4));
     }
     let reader = compression::decompress(codec, body, records.rules.decompressed_bytes_max).map_err(failed)?;
-    let mut source = StreamSource::new(BufReader::with_capacity(BUFFER_BYTES, reader));
+    let mut source = RecordStream::new(BufReader::with_capacity(BUFFER_BYTES, reader));
     records.walk(&mut source).map_err(|error| stopped(error, codec))
 }
 
@@ -409,10 +410,10 @@ struct Found {
 }
 
 impl RecordRules<'_> {
-    fn walk(&mut self, source: &mut impl Source) -> Result<(), Stopped> {
+    fn walk(&mut self, source: &mut impl RecordSource) -> Result<(), Stopped> {
         // The count is the batch's claim; nothing is allocated by it, and the walk ends where the bytes do.
         for index in 0..self.header.record_count {
-            let shape = walk_record(source).map_err(|cause| Stopped { at: Some(index), cause })?;
+            let shape = source.next_record().map_err(|cause| Stopped { at: Some(index), cause })?;
             self.check(index, &shape);
         }
         if source.at_end()? { Ok(()) } else { Err(WalkError::Record(RecordFault::Trailing).into()) }
@@ -490,12 +491,9 @@ fn stored_header(
 }
 
 /// The checksum of a batch whose header changed, without reading the records again.
-///
-/// A CRC is linear: with `shift(c, n)` for the effect of n more bytes on a checksum c, the checksum of header A before
-/// records B is `shift(crc(A), |B|) ^ crc(B)`. So another header changes it by `shift(crc(A) ^ crc(A'), |B|)`.
 fn crc_with_header(old: &BatchHeader, new: &BatchHeader, records_bytes: usize) -> u32 {
     let crc = |header: &BatchHeader| crc32c::crc32c(&header.encode()[CRC_START..]);
-    old.crc ^ crc32c::crc32c_combine(crc(old) ^ crc(new), 0, records_bytes)
+    checksum::with_prefix(old.crc, crc(old), crc(new), records_bytes)
 }
 
 fn invalid(reason: InvalidBatch) -> BatchRefused {

@@ -5,6 +5,7 @@ mod batch;
 mod builder;
 mod check;
 pub mod checkpoint;
+mod checksum;
 pub mod compression;
 pub mod data_dir;
 mod epochs;

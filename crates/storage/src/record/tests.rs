@@ -115,10 +115,10 @@ fn records_end_where_the_count_says() {
 }
 
 /// The shapes of the records that a walk passes, and whether it came to an end.
-fn walk(source: &mut impl Source, count: usize) -> (Vec<RecordShape>, bool) {
+fn walk(source: &mut impl RecordSource, count: usize) -> (Vec<RecordShape>, bool) {
     let mut shapes = Vec::new();
     for _ in 0..count {
-        match walk_record(source) {
+        match source.next_record() {
             Ok(shape) => shapes.push(shape),
             Err(_) => return (shapes, false),
         }
@@ -156,18 +156,14 @@ proptest! {
             match result {
                 Ok(record) => {
                     prop_assert!(record.headers().count() <= bytes.len());
-                    viewed.push(RecordShape {
-                        offset_delta: record.offset_delta,
-                        timestamp_delta: record.timestamp_delta,
-                        has_key: record.key.is_some(),
-                    });
+                    viewed.push(RecordShape::from(record));
                 }
                 Err(_) => is_whole = false,
             }
         }
-        let slice = walk(&mut SliceSource::new(&bytes), count);
+        let slice = walk(&mut bytes.as_slice(), count);
         prop_assert_eq!(&slice, &(viewed, is_whole));
-        let stream = walk(&mut StreamSource::new(BufReader::with_capacity(buffer, bytes.as_slice())), count);
+        let stream = walk(&mut RecordStream::new(BufReader::with_capacity(buffer, bytes.as_slice())), count);
         prop_assert_eq!(slice, stream);
     }
 
