@@ -2,17 +2,26 @@
 
 use std::sync::Arc;
 
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::ApiKey;
-use kafka_protocol::protocol::StrBytes;
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
 
 use crate::broker::BrokerShared;
-use crate::net::ConnectionInfo;
+use crate::net::{Call, ConnectionInfo, Response, Service};
+use crate::wire;
 
+mod api_versions;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delete_topics;
+mod describe_cluster;
+mod describe_configs;
 pub mod error_code;
+mod find_coordinator;
 pub(crate) mod init_producer_id;
+mod metadata;
+mod operations;
+mod produce_refused;
 
 #[cfg(test)]
 pub(crate) mod admin_tests;
@@ -90,3 +99,167 @@ fn remaining_ms(deadline: tokio::time::Instant) -> u64 {
     let left = deadline.saturating_duration_since(tokio::time::Instant::now());
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
 }
+
+/// Serves the Kafka APIs of one broker.
+#[derive(Debug)]
+pub(crate) struct Api {
+    /// The broker.
+    pub(crate) broker: Arc<BrokerShared>,
+}
+
+impl Service for Api {
+    fn call(self: &Arc<Self>, connection: &Arc<ConnectionInfo>, frame: Bytes) -> Call {
+        // A producer's batches keep their order through the owner of the partition, so several may be on their way.
+        let eager = frame.first_chunk() == Some(&(ApiKey::Produce as i16).to_be_bytes());
+        let (broker, connection) = (self.broker.clone(), connection.clone());
+        Call { answer: Box::pin(answer(broker, connection, frame)), eager }
+    }
+}
+
+async fn answer(
+    broker: Arc<BrokerShared>,
+    connection: Arc<ConnectionInfo>,
+    frame: Bytes,
+) -> Result<Option<Response>, Close> {
+    let asked = match Asked::read(frame)? {
+        Incoming::Served(asked) => asked,
+        Incoming::Answered(response) => return Ok(Some(response)),
+    };
+    let Asked { api, version, correlation, client_id, body } = asked;
+    let context = RequestContext { broker, connection, api, version, client_id };
+    let reply = Reply { api, version, correlation };
+    // Decodes by the type that the handler takes.
+    macro_rules! decoded {
+        () => {
+            decode(api, version, body)?
+        };
+    }
+    let response = match api {
+        ApiKey::ApiVersions => reply.write(&api_versions::handle(&context, &decoded!())),
+        ApiKey::Metadata => reply.write(&metadata::handle(&context, &decoded!()).await),
+        ApiKey::DescribeCluster => reply.write(&describe_cluster::handle(&context, &decoded!())),
+        ApiKey::DescribeConfigs => reply.write(&describe_configs::handle(&context, decoded!())),
+        ApiKey::FindCoordinator => reply.write(&find_coordinator::handle(&context, decoded!())),
+        ApiKey::CreateTopics => reply.write(&create_topics::handle(&context, decoded!()).await?),
+        ApiKey::CreatePartitions => reply.write(&create_partitions::handle(&context, decoded!()).await?),
+        ApiKey::DeleteTopics => reply.write(&delete_topics::handle(&context, decoded!()).await?),
+        ApiKey::InitProducerId => reply.write(&init_producer_id::handle(&context, decoded!()).await?),
+        _ => Err(Close::because(format!("{api:?} is not served"))),
+    };
+    response.map(Some)
+}
+
+/// A request whose header was read and whose body was checked.
+struct Asked {
+    api: ApiKey,
+    version: i16,
+    correlation: i32,
+    client_id: Option<StrBytes>,
+    body: Bytes,
+}
+
+/// What became of a frame.
+enum Incoming {
+    Served(Asked),
+    /// Requests of versions that are not served and that have an answer all the same.
+    Answered(Response),
+}
+
+impl Asked {
+    fn read(mut frame: Bytes) -> Result<Incoming, Close> {
+        let cut_off = |_| Close::because("a request shorter than its header");
+        let key = frame.try_get_i16().map_err(cut_off)?;
+        let version = frame.try_get_i16().map_err(cut_off)?;
+        let correlation = frame.try_get_i32().map_err(cut_off)?;
+        let served = ApiKey::try_from(key).ok().and_then(supported);
+        let Some(served) = served else { return Err(Close::because(format!("unknown API {key}"))) };
+        let api = served.api;
+        let reply = Reply { api, version, correlation };
+        let in_range = (served.min..=served.max).contains(&version);
+        if !in_range && api == ApiKey::ApiVersions {
+            // Nothing can be said of what follows a header of an unknown version, and nothing needs to be.
+            let reply = Reply { version: 0, ..reply };
+            return Ok(Incoming::Answered(reply.write(&api_versions::unsupported_version())?));
+        }
+        if !in_range && version < served.advertised_min || version > served.max {
+            return Err(Close::because(format!("{api:?} version {version} is not supported")));
+        }
+        let client_id = read_client_id(&mut frame)?;
+        if api.request_header_version(version) >= 2 {
+            let tags = wire::tag_section_bytes(&frame).map_err(|error| malformed(api, version, error))?;
+            frame.advance(tags);
+        }
+        wire::check_request(api, version, &frame).map_err(|error| malformed(api, version, error))?;
+        if !in_range {
+            let body = produce_refused::answer(frame, version)?;
+            return Ok(Incoming::Answered(reply.write_pieces(vec![reply.head(&body)])));
+        }
+        Ok(Incoming::Served(Self { api, version, correlation, client_id, body: frame }))
+    }
+}
+
+/// The client id is a string with a length of two bytes in every header version.
+fn read_client_id(frame: &mut Bytes) -> Result<Option<StrBytes>, Close> {
+    let length = frame.try_get_i16().map_err(|_| Close::because("a request without a client id"))?;
+    if length == -1 {
+        return Ok(None);
+    }
+    let bytes = usize::try_from(length).ok().filter(|&bytes| bytes <= frame.len());
+    let bytes = bytes.ok_or_else(|| Close::because(format!("a client id of {length} bytes")))?;
+    let id = StrBytes::from_utf8(frame.split_to(bytes)).map_err(|_| Close::because("a client id that is no text"))?;
+    Ok(Some(id))
+}
+
+/// Decodes a body that was checked; it shares the frame's bytes.
+fn decode<R: Decodable>(api: ApiKey, version: i16, mut body: Bytes) -> Result<R, Close> {
+    R::decode(&mut body, version).map_err(|error| malformed(api, version, error))
+}
+
+fn malformed(api: ApiKey, version: i16, problem: impl std::fmt::Display) -> Close {
+    Close::because(format!("a malformed {api:?} request of version {version}: {problem}"))
+}
+
+/// Where an answer goes.
+#[derive(Clone, Copy)]
+struct Reply {
+    api: ApiKey,
+    version: i16,
+    correlation: i32,
+}
+
+impl Reply {
+    /// A response that is encoded into one piece.
+    fn write<T: Encodable + HeaderVersion>(self, response: &T) -> Result<Response, Close> {
+        let mut bytes = self.head(&[]);
+        response.encode(&mut bytes, self.version).map_err(|error| {
+            // A handler that sets a field the version does not have: our mistake, not the client's.
+            tracing::error!(api = ?self.api, version = self.version, %error, "a response cannot be encoded");
+            Close::because(format!("the response cannot be encoded: {error}"))
+        })?;
+        Ok(self.write_pieces(vec![bytes]))
+    }
+
+    /// The response header and the beginning of a body.
+    fn head(self, body: &[u8]) -> BytesMut {
+        let mut bytes = BytesMut::with_capacity(body.len() + 256);
+        bytes.put_i32(self.correlation);
+        if self.api.response_header_version(self.version) >= 1 {
+            bytes.put_u8(0);
+        }
+        bytes.put_slice(body);
+        bytes
+    }
+
+    /// Puts the length before the pieces, as a piece of its own: the others may share their memory with records.
+    fn write_pieces(self, pieces: Vec<impl Into<Bytes>>) -> Response {
+        let mut all = vec![Bytes::new()];
+        all.extend(pieces.into_iter().map(Into::into));
+        let length: usize = all.iter().map(Bytes::len).sum();
+        // Responses are bounded by `fetch.max.bytes` and by what requests ask for, all of them far below 2 GiB.
+        all[0] = Bytes::copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+        Response { pieces: all }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! Metadata (3): who leads what, and where the brokers are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use highwater_replication::BrokerId;
+use highwater_storage::TopicId;
+use highwater_storage::names::check_topic_name;
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use kafka_protocol::messages::{self, MetadataRequest, MetadataResponse, TopicName};
+use kafka_protocol::protocol::StrBytes;
+use uuid::Uuid;
+
+use super::{ErrorCode, RequestContext, operations};
+use crate::cluster::{MetadataImage, PartitionImage, TopicImage};
+
+/// Topics that Kafka keeps for itself. Clients are told so, and they are not created by being asked for.
+const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
+
+/// Which topics a request is about.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Every,
+    These(Vec<One>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum One {
+    Name(String),
+    Id(TopicId),
+}
+
+/// How long a request that made a topic waits for its leaders: clients that find none back off for longer.
+const LEADERS_WAIT_MS: u64 = 1_000;
+
+/// Answers after making the topics that are to be made by being asked for.
+pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
+    let (cluster, config) = (&context.broker.cluster, &context.broker.config);
+    let mut codes = BTreeMap::new();
+    if config.auto_create_topics {
+        for name in to_create(&cluster.image(), request, context.version) {
+            let code = match cluster.auto_create_topic(&name).await {
+                Ok(()) => {
+                    // Whether it is led by then or not, the image tells.
+                    let _ = cluster.wait_for_leaders(&name, 1, LEADERS_WAIT_MS).await;
+                    ErrorCode::LeaderNotAvailable
+                }
+                Err(error) => error.code(),
+            };
+            codes.insert(name, code);
+        }
+    }
+    let absent = |name: &str| codes.get(name).copied().unwrap_or(ErrorCode::UnknownTopicOrPartition);
+    answer(&cluster.image(), request, context.version, config.broker_id, absent)
+}
+
+/// The names that the request would create: asked for by name, legal, not Kafka's own, and not there.
+fn to_create(image: &MetadataImage, request: &MetadataRequest, version: i16) -> Vec<String> {
+    if version >= 4 && !request.allow_auto_topic_creation {
+        return Vec::new();
+    }
+    match asked(request, version) {
+        Ok(Asked::These(topics)) => topics
+            .into_iter()
+            .filter_map(|one| match one {
+                One::Name(name) => Some(name),
+                One::Id(_) => None,
+            })
+            .filter(|name| {
+                image.topic(name).is_none()
+                    && check_topic_name(name).is_ok()
+                    && !INTERNAL_TOPICS.contains(&name.as_str())
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The answer of broker `me`. `absent` says what to tell about a legal name that is not there.
+fn answer(
+    image: &MetadataImage,
+    request: &MetadataRequest,
+    version: i16,
+    me: BrokerId,
+    absent: impl Fn(&str) -> ErrorCode,
+) -> MetadataResponse {
+    let mut response = MetadataResponse::default();
+    response.brokers = image
+        .brokers
+        .values()
+        .map(|broker| {
+            let shown = MetadataResponseBroker::default()
+                .with_node_id(messages::BrokerId(broker.id.0))
+                .with_host(StrBytes::from_string(broker.host.clone()))
+                .with_port(i32::from(broker.port));
+            if version >= 1 { shown.with_rack(broker.rack.clone().map(StrBytes::from_string)) } else { shown }
+        })
+        .collect();
+    if version >= 1 {
+        response.controller_id = messages::BrokerId(controller(image, me).0);
+    }
+    if version >= 2 {
+        response.cluster_id = Some(StrBytes::from_string(image.cluster_id.clone()));
+    }
+    if (8..=10).contains(&version) && request.include_cluster_authorized_operations {
+        response.cluster_authorized_operations = operations::CLUSTER;
+    }
+    let operations =
+        if request.include_topic_authorized_operations { operations::TOPIC } else { operations::NOT_ASKED };
+    response.topics = match asked(request, version) {
+        Err(refused) => refused,
+        Ok(Asked::Every) => image.topics.values().map(|topic| show(image, topic, version, operations)).collect(),
+        Ok(Asked::These(topics)) => topics
+            .into_iter()
+            .map(|one| match one {
+                One::Name(name) => match image.topic(&name) {
+                    Some(topic) => show(image, topic, version, operations),
+                    None if check_topic_name(&name).is_err() => nameless(&name, ErrorCode::InvalidTopicException),
+                    None => nameless(&name, absent(&name)),
+                },
+                One::Id(id) => match image.topic_by_id(id) {
+                    Some(topic) => show(image, topic, version, operations),
+                    None => MetadataResponseTopic::default()
+                        .with_error_code(ErrorCode::UnknownTopicId.into())
+                        .with_name(None)
+                        .with_topic_id(Uuid::from_bytes(id.0)),
+                },
+            })
+            .collect(),
+    };
+    response
+}
+
+/// Whom admin clients should turn to. Every broker here takes their requests, so while no controller is known it is the
+/// one that was asked: -1 would stop them.
+pub(super) fn controller(image: &MetadataImage, me: BrokerId) -> BrokerId {
+    image.controller.filter(|id| image.brokers.contains_key(id)).unwrap_or(me)
+}
+
+/// Reads which topics are meant; each is answered once. Fails with the topics as they are to be answered.
+fn asked(request: &MetadataRequest, version: i16) -> Result<Asked, Vec<MetadataResponseTopic>> {
+    let Some(topics) = &request.topics else { return Ok(Asked::Every) };
+    if version == 0 && topics.is_empty() {
+        return Ok(Asked::Every);
+    }
+    // The field is there from version 10 on, but only version 12 may use it (KAFKA-12701).
+    if version < 12 && topics.iter().any(|topic| topic.name.is_none() || !topic.topic_id.is_nil()) {
+        let refuse = |name: &TopicName| nameless(name, ErrorCode::InvalidRequest);
+        let empty = TopicName::default();
+        return Err(topics.iter().map(|topic| refuse(topic.name.as_ref().unwrap_or(&empty))).collect());
+    }
+    let mut seen = BTreeSet::new();
+    let each = topics.iter().map(|topic| match &topic.name {
+        Some(name) if topic.topic_id.is_nil() => One::Name(name.to_string()),
+        _ => One::Id(TopicId(topic.topic_id.into_bytes())),
+    });
+    Ok(Asked::These(each.filter(|one| seen.insert(one.clone())).collect()))
+}
+
+fn nameless(name: &str, code: ErrorCode) -> MetadataResponseTopic {
+    MetadataResponseTopic::default()
+        .with_error_code(code.into())
+        .with_name(Some(TopicName(StrBytes::from_string(name.to_owned()))))
+}
+
+fn show(image: &MetadataImage, topic: &Arc<TopicImage>, version: i16, operations: i32) -> MetadataResponseTopic {
+    let mut shown = MetadataResponseTopic::default()
+        .with_name(Some(TopicName(StrBytes::from_string(topic.name.to_string()))))
+        .with_partitions((0..).zip(&topic.partitions).map(|(at, part)| partition(image, at, part, version)).collect());
+    if version >= 1 {
+        shown.is_internal = INTERNAL_TOPICS.contains(&&*topic.name);
+    }
+    if version >= 8 {
+        shown.topic_authorized_operations = operations;
+    }
+    if version >= 10 {
+        shown.topic_id = Uuid::from_bytes(topic.id.0);
+    }
+    shown
+}
+
+fn partition(image: &MetadataImage, number: i32, part: &PartitionImage, version: i16) -> MetadataResponsePartition {
+    let lives = |id: &&BrokerId| image.brokers.contains_key(*id);
+    let on_wire = |id: &BrokerId| messages::BrokerId(id.0);
+    let state = &part.state.value;
+    let leader = state.leader.as_ref().filter(lives);
+    let mut shown = MetadataResponsePartition::default()
+        .with_partition_index(number)
+        .with_leader_id(messages::BrokerId(leader.map_or(-1, |id| id.0)));
+    if version >= 7 {
+        shown.leader_epoch = state.leader_epoch.0;
+    }
+    if version == 0 {
+        // Clients of version 0 cannot be told of brokers that are not in the list.
+        shown.replica_nodes = part.assignment.iter().filter(lives).map(on_wire).collect();
+        shown.isr_nodes = state.isr.iter().filter(lives).map(on_wire).collect();
+    } else {
+        shown.replica_nodes = part.assignment.iter().map(on_wire).collect();
+        shown.isr_nodes = state.isr.iter().map(on_wire).collect();
+    }
+    if version >= 5 {
+        shown.offline_replicas = part.assignment.iter().filter(|id| !lives(id)).map(on_wire).collect();
+    }
+    let code = if leader.is_none() {
+        ErrorCode::LeaderNotAvailable
+    } else if version == 0 && shown.replica_nodes.len() < part.assignment.len() {
+        ErrorCode::ReplicaNotAvailable
+    } else {
+        ErrorCode::None
+    };
+    shown.with_error_code(code.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::tests::{encodes, image};
+    use kafka_protocol::messages::ApiKey;
+    use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+
+    const ME: BrokerId = BrokerId(1);
+
+    fn by_name(names: &[&'static str]) -> MetadataRequest {
+        let one = |name: &&'static str| {
+            MetadataRequestTopic::default().with_name(Some(TopicName(StrBytes::from_static_str(name))))
+        };
+        MetadataRequest::default().with_topics(Some(names.iter().map(one).collect()))
+    }
+
+    fn by_id(ids: &[u8]) -> MetadataRequest {
+        let one = |id: &u8| MetadataRequestTopic::default().with_name(None).with_topic_id(Uuid::from_bytes([*id; 16]));
+        MetadataRequest::default().with_topics(Some(ids.iter().map(one).collect()))
+    }
+
+    fn ask(request: &MetadataRequest, version: i16) -> MetadataResponse {
+        let response = answer(&image(), request, version, ME, |_| ErrorCode::UnknownTopicOrPartition);
+        encodes(ApiKey::Metadata, &response, version);
+        response
+    }
+
+    fn summary(response: &MetadataResponse) -> Vec<(Option<&str>, i16, usize)> {
+        let of = |topic| -> (Option<&str>, i16, usize) {
+            let topic: &MetadataResponseTopic = topic;
+            (topic.name.as_ref().map(|name| name.as_str()), topic.error_code, topic.partitions.len())
+        };
+        response.topics.iter().map(of).collect()
+    }
+
+    #[test]
+    fn all_topics_or_none_depends_on_the_version() {
+        let every = [(Some("books"), 0, 3), (Some("empty"), 0, 1)];
+        assert_eq!(summary(&ask(&by_name(&[]), 0)), every);
+        for version in 1..=13 {
+            assert_eq!(summary(&ask(&MetadataRequest::default().with_topics(None), version)), every);
+            let none = ask(&by_name(&[]), version);
+            assert_eq!((none.topics.len(), none.brokers.len()), (0, 2));
+        }
+    }
+
+    #[test]
+    fn each_name_is_answered_once_with_its_code() {
+        for version in 0..=13 {
+            let response = ask(&by_name(&["books", "nope", "books", "a/b", ""]), version);
+            let expected = [(Some("books"), 0, 3), (Some("nope"), 3, 0), (Some("a/b"), 17, 0), (Some(""), 17, 0)];
+            assert_eq!(summary(&response), expected);
+        }
+    }
+
+    #[test]
+    fn ids_are_for_version_12_and_up() {
+        for version in 12..=13 {
+            let response = ask(&by_id(&[7, 9, 0]), version);
+            assert_eq!(summary(&response), [(Some("books"), 0, 3), (None, 100, 0), (None, 100, 0)]);
+            assert_eq!(response.topics[1].topic_id, Uuid::from_bytes([9; 16]));
+        }
+        for version in 10..=11 {
+            assert_eq!(summary(&ask(&by_id(&[7]), version)), [(Some(""), 42, 0)]);
+        }
+        assert_eq!(ask(&by_name(&["books"]), 10).topics[0].topic_id, Uuid::from_bytes([7; 16]));
+    }
+
+    #[test]
+    fn partitions_tell_who_leads_and_who_is_away() {
+        // Partition 0 is led by broker 1; 1 has no leader; 2 is led by broker 3, which is dead.
+        let partitions = &ask(&by_name(&["books"]), 7).topics[0].partitions;
+        let leaders: Vec<_> =
+            partitions.iter().map(|part| (part.error_code, part.leader_id.0, part.leader_epoch)).collect();
+        assert_eq!(leaders, [(0, 1, 4), (5, -1, 5), (5, -1, 6)]);
+        let ids = |ids: &[messages::BrokerId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+        assert_eq!(ids(&partitions[0].replica_nodes), [1, 2, 3]);
+        assert_eq!(ids(&partitions[0].isr_nodes), [1, 2]);
+        assert_eq!(ids(&partitions[0].offline_replicas), [3]);
+        // Version 0 hides the dead and says that somebody is missing.
+        let partitions = &ask(&by_name(&["books"]), 0).topics[0].partitions;
+        assert_eq!((partitions[0].error_code, ids(&partitions[0].replica_nodes)), (9, vec![1, 2]));
+    }
+
+    #[test]
+    fn brokers_controller_and_operations() {
+        let response = ask(&by_name(&[]), 8);
+        assert_eq!(response.cluster_id.as_ref().unwrap().as_str(), "cluster");
+        assert_eq!(response.controller_id.0, 2);
+        assert_eq!(response.brokers[1].host.as_str(), "two");
+        assert_eq!(response.brokers[1].rack.as_ref().unwrap().as_str(), "r2");
+        assert_eq!(response.cluster_authorized_operations, i32::MIN);
+        let mut curious = by_name(&["books"]);
+        curious.include_cluster_authorized_operations = true;
+        curious.include_topic_authorized_operations = true;
+        let response = ask(&curious, 8);
+        assert_eq!(
+            (response.cluster_authorized_operations, response.topics[0].topic_authorized_operations),
+            (8096, 3576)
+        );
+        let mut lost = image();
+        lost.controller = Some(BrokerId(3));
+        assert_eq!(controller(&lost, ME), ME);
+    }
+
+    #[test]
+    fn what_would_be_created() {
+        let request = by_name(&["books", "new", "a/b", "__consumer_offsets", "new"]);
+        assert_eq!(to_create(&image(), &request, 3), ["new"]);
+        assert_eq!(to_create(&image(), &request, 4), ["new"]);
+        let mut modest = request.clone();
+        modest.allow_auto_topic_creation = false;
+        assert_eq!(to_create(&image(), &modest, 3), ["new"]);
+        assert!(to_create(&image(), &modest, 4).is_empty());
+        assert!(to_create(&image(), &MetadataRequest::default().with_topics(None), 4).is_empty());
+        assert!(to_create(&image(), &by_id(&[9]), 12).is_empty());
+    }
+}
