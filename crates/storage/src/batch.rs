@@ -20,6 +20,7 @@ use byteorder::{BigEndian, ByteOrder};
 
 use crate::compression::Codec;
 use crate::fs::File;
+use crate::io::FileExt;
 use crate::record::Records;
 use crate::{LeaderEpoch, Offset, TimestampMs};
 
@@ -490,7 +491,7 @@ pub fn read_header(file: &dyn File, position: u64, limit: u64) -> io::Result<Hea
     let left = usize::try_from(left).unwrap_or(usize::MAX);
     let mut buffer = [0; HEADER_BYTES];
     let wanted = buffer.get_mut(..left.min(HEADER_BYTES)).unwrap_or_default();
-    let have = read_up_to(file, wanted, position)?;
+    let have = file.read_full_at(wanted, position)?;
     let total = match frame_length(buffer.get(..have).unwrap_or_default()) {
         Ok(total) => total,
         Err(fault) => return Ok(HeaderScan::Fault(fault)),
@@ -499,23 +500,6 @@ pub fn read_header(file: &dyn File, position: u64, limit: u64) -> io::Result<Hea
         return Ok(HeaderScan::Fault(BatchFault::Partial { have: left, need: total }));
     }
     Ok(HeaderScan::Batch(BatchHeader::decode(&buffer)))
-}
-
-/// Fills the buffer from the file, looping over short reads; fewer bytes only at the end of the file.
-fn read_up_to(file: &dyn File, mut buffer: &mut [u8], mut position: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while !buffer.is_empty() {
-        let count = match file.read_at(buffer, position) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        done += count;
-        position = position.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
-        buffer = buffer.get_mut(count..).unwrap_or_default();
-    }
-    Ok(done)
 }
 
 #[cfg(test)]

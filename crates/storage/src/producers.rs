@@ -144,6 +144,8 @@ pub struct ProducerState {
     coordinator_epoch: i32,
     last_timestamp: TimestampMs,
     transaction_start: Option<Offset>,
+    /// Offset of the last record or marker. Not in snapshots, where it is that of the last record.
+    last_heard: Offset,
 }
 
 impl ProducerState {
@@ -158,6 +160,7 @@ impl ProducerState {
             coordinator_epoch: -1,
             last_timestamp: TimestampMs::NONE,
             transaction_start: None,
+            last_heard: Offset(-1),
         }
     }
 
@@ -217,11 +220,7 @@ impl ProducerState {
             *slot = batch;
         }
         self.last_timestamp = batch.timestamp;
-    }
-
-    /// How recently the producer was heard of, in terms of the log: the same on each replica and after each replay.
-    fn recency(&self) -> (Offset, TimestampMs) {
-        (self.last_offset(), self.last_timestamp)
+        self.last_heard = batch.last_offset;
     }
 }
 
@@ -350,6 +349,7 @@ impl ProducerTable {
         state.enter_epoch(producer.epoch);
         state.coordinator_epoch = marker.coordinator_epoch;
         state.last_timestamp = producer.timestamp;
+        state.last_heard = at;
         let first = state.transaction_start.take();
         if self.producers.len() > self.max_producers {
             self.forget_some();
@@ -375,11 +375,12 @@ impl ProducerTable {
     /// Forgets the eighth of the producers that was heard of longest ago: many at a time, so that a table at its limit
     /// does not look for the oldest at each append.
     fn forget_some(&mut self) {
+        // By place in the log, not by time: clients set the time.
         let mut idle: Vec<_> = self
             .producers
             .iter()
             .filter(|(_, state)| state.transaction_start.is_none())
-            .map(|(&id, state)| (state.recency(), id))
+            .map(|(&id, state)| (state.last_heard, id))
             .collect();
         let excess = (self.producers.len() - self.max_producers + self.max_producers / 8).min(idle.len());
         if excess < idle.len() {

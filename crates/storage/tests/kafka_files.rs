@@ -2,13 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, IoSlice, Read};
-use std::os::fd::RawFd;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use highwater_storage::compression::decompress;
-use highwater_storage::fs::{File, FileKind, Mapped, Metadata};
+use highwater_storage::fs::{File, Fs, OpenMode, OsFs};
 use highwater_storage::index::{ActiveOffsetIndex, ActiveTimeIndex, SealedOffsetIndex, SealedTimeIndex};
 use highwater_storage::{
     BatchBuilder, BatchView, CheckedBatch, Codec, CompletedTransaction, HeaderScan, LeaderEpoch, Offset, ProduceRules,
@@ -16,44 +15,6 @@ use highwater_storage::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-
-/// A file in memory that gives its bytes in small pieces, as a file may.
-#[derive(Debug)]
-struct BytesFile(Vec<u8>);
-
-impl File for BytesFile {
-    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let start = self.0.len().min(usize::try_from(position).expect("small"));
-        let count = buffer.len().min(self.0.len() - start).min(7);
-        buffer[..count].copy_from_slice(&self.0[start..start + count]);
-        Ok(count)
-    }
-
-    fn write_vectored_at(&self, _: &[IoSlice<'_>], _: u64) -> io::Result<usize> {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
-
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn metadata(&self) -> io::Result<Metadata> {
-        let len = self.0.len() as u64;
-        Ok(Metadata { kind: FileKind::File, len, modified: TimestampMs(0), inode: 1, links: 1 })
-    }
-
-    fn map(&self, _: usize) -> io::Result<Option<Mapped>> {
-        Ok(None)
-    }
-
-    fn raw_descriptor(&self) -> Option<RawFd> {
-        None
-    }
-}
 
 struct Partition {
     name: String,
@@ -68,8 +29,16 @@ struct Segment {
 }
 
 impl Partition {
+    fn path(&self, base: i64, extension: &str) -> PathBuf {
+        self.dir.join(format!("{base:020}.{extension}"))
+    }
+
+    fn open(&self, base: i64, extension: &str) -> Arc<dyn File> {
+        OsFs.open(&self.path(base, extension), OpenMode::Read).expect("the file")
+    }
+
     fn read(&self, base: i64, extension: &str) -> Vec<u8> {
-        let path = self.dir.join(format!("{base:020}.{extension}"));
+        let path = self.path(base, extension);
         fs::read(&path).unwrap_or_else(|error| panic!("reading {}: {error}", path.display()))
     }
 
@@ -154,9 +123,9 @@ fn headers_can_be_read_without_their_records() {
         for segment in partition.segments() {
             let limit = segment.log.len() as u64;
             let views: Vec<_> = batches(&segment.log).map(|batch| *batch.expect("a batch").header()).collect();
-            let file = BytesFile(segment.log);
+            let file = partition.open(segment.base, "log");
             let (mut headers, mut position) = (Vec::new(), 0);
-            while let HeaderScan::Batch(header) = read_header(&file, position, limit).expect("readable") {
+            while let HeaderScan::Batch(header) = read_header(&*file, position, limit).expect("readable") {
                 position += header.total_bytes() as u64;
                 headers.push(header);
             }
@@ -294,7 +263,7 @@ fn offset_indexes_are_what_kafka_says() {
             assert_eq!(active.encode_from(0), bytes);
 
             let file_bytes = bytes.len() as u64;
-            let sealed = SealedOffsetIndex::open(Arc::new(BytesFile(bytes)), file_bytes, base, data_bytes);
+            let sealed = SealedOffsetIndex::open(partition.open(base.0, "index"), file_bytes, base, data_bytes);
             let sealed = sealed.expect("an index");
             sealed.verify(data_bytes).expect("a good index");
             for batch in batches(&segment.log).map(|batch| batch.expect("a batch")) {
@@ -323,7 +292,8 @@ fn time_indexes_are_what_kafka_says() {
             assert_eq!(active.encode_from(0), bytes);
 
             let file_bytes = bytes.len() as u64;
-            let sealed = SealedTimeIndex::open(Arc::new(BytesFile(bytes)), file_bytes, base).expect("an index");
+            let sealed =
+                SealedTimeIndex::open(partition.open(base.0, "timeindex"), file_bytes, base).expect("an index");
             sealed.verify().expect("a good index");
             for batch in batches(&segment.log).map(|batch| batch.expect("a batch")) {
                 let entry = sealed.lookup(batch.max_timestamp()).expect("readable");

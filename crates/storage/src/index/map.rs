@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::fs::{File, Mapped};
+use crate::io::FileExt;
 
 /// The first bytes of an index file that no longer changes.
 ///
@@ -81,20 +82,7 @@ impl IndexBytes {
                 buffer.copy_from_slice(bytes);
                 Ok(())
             }
-            Source::File(file) => read_exact(&**file, buffer, position),
+            Source::File(file) => file.read_exact_at(buffer, position),
         }
     }
-}
-
-fn read_exact(file: &dyn File, buffer: &mut [u8], position: u64) -> io::Result<()> {
-    let mut done = 0;
-    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, position.saturating_add(done as u64)) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => done += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

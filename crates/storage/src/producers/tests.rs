@@ -212,6 +212,15 @@ fn the_table_is_bounded_and_forgets_the_oldest() {
         assert!(recent.clone().filter(|id| *id >= 0).all(|id| log.table.get(id).is_some()), "{recent:?}");
     }
     assert!(log.table.get(-1).is_some(), "an open transaction is not forgotten");
+    // A marker counts as hearing of the producer.
+    let mut log = Log { table: ProducerTable::new(8), end: 0 };
+    for id in 0..8 {
+        log.send(id, 0, 0, 1).expect("new");
+    }
+    replicate(&mut log.table, &marker(0, 1, true, 0, 8));
+    log.send(8, 0, 0, 1).expect("new");
+    let known: Vec<_> = log.table.iter().map(|(id, _)| id).collect();
+    assert_eq!(known, [0, 3, 4, 5, 6, 7, 8], "one over the limit, and an eighth");
     for id in 0..10 {
         let mut small = Log { table: ProducerTable::new(1), end: 0 };
         small.send(id, 0, 0, 1).expect("new");
