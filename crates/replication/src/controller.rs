@@ -73,6 +73,8 @@ pub enum CommitResult {
 pub struct Controller {
     epoch: i32,
     live: BTreeMap<BrokerId, BrokerEpoch>,
+    /// Replicas that closed their logs, on brokers that live.
+    failed: BTreeMap<TopicPartition, BTreeSet<BrokerId>>,
     partitions: BTreeMap<TopicPartition, Tracked>,
     /// Partitions with something new about them.
     due: BTreeSet<TopicPartition>,
@@ -84,8 +86,6 @@ struct Tracked {
     facts: PartitionFacts,
     /// Brokers that came back in a new life and whose old one is still in this partition's state.
     bounced: BTreeSet<BrokerId>,
-    /// A leader that closed its log, in this epoch: as good as dead for this partition.
-    failed: Option<(BrokerId, LeaderEpoch)>,
     /// The commit that is under way; nothing else is decided meanwhile.
     in_flight: Option<Commit>,
 }
@@ -96,6 +96,7 @@ impl Controller {
         Self {
             epoch,
             live: BTreeMap::new(),
+            failed: BTreeMap::new(),
             partitions: BTreeMap::new(),
             due: BTreeSet::new(),
             commits: VecDeque::new(),
@@ -139,7 +140,7 @@ impl Controller {
                 tracked.facts = facts;
             }
             None => {
-                let tracked = Tracked { facts, bounced: BTreeSet::new(), failed: None, in_flight: None };
+                let tracked = Tracked { facts, bounced: BTreeSet::new(), in_flight: None };
                 self.partitions.insert(topic_partition.clone(), tracked);
             }
         }
@@ -154,13 +155,13 @@ impl Controller {
         self.commits.retain(|commit| commit.topic_partition != *topic_partition);
     }
 
-    /// A leader reports that it closed its log in this epoch: another one should lead.
-    pub fn leader_failed(&mut self, topic_partition: &TopicPartition, leader: BrokerId, epoch: LeaderEpoch) {
-        if let Some(tracked) = self.partitions.get_mut(topic_partition) {
-            tracked.failed = Some((leader, epoch));
-            self.due.insert(topic_partition.clone());
-            self.decide();
-        }
+    /// The replicas that closed their logs, on brokers that live: as good as dead for their partition, whatever its epoch,
+    /// until they are no longer named here.
+    pub fn set_failed(&mut self, failed: BTreeMap<TopicPartition, BTreeSet<BrokerId>>) {
+        let concerned = self.failed.keys().chain(failed.keys()).filter(|of| self.failed.get(of) != failed.get(of));
+        self.due.extend(concerned.filter(|of| self.partitions.contains_key(of)).cloned());
+        self.failed = failed;
+        self.decide();
     }
 
     /// The next write.
@@ -201,10 +202,8 @@ impl Controller {
             if tracked.in_flight.is_some() {
                 continue;
             }
-            let failed = tracked.failed.filter(|failed| {
-                tracked.facts.state.as_ref().is_some_and(|state| state.value.leader_epoch == failed.1)
-            });
-            let alive = |id: BrokerId| live.contains_key(&id) && failed.is_none_or(|failed| failed.0 != id);
+            let failed = self.failed.get(&topic_partition);
+            let alive = |id: BrokerId| live.contains_key(&id) && failed.is_none_or(|failed| !failed.contains(&id));
             let Some((state, why)) = elect(&tracked.facts, alive, &tracked.bounced, epoch) else { continue };
             let commit = Commit {
                 topic_partition,
@@ -282,17 +281,13 @@ fn elect(
 /// no member it still writes the state back unchanged: the version moves, and a proposal to take in its former life
 /// fails. Where it is the only member left that lives and leads, it goes on in a new epoch: what its log may have lost
 /// of the old one must not be written again under the same number.
-pub fn return_unclean(
-    me: BrokerId,
-    state: &PartitionState,
-    live: &BTreeMap<BrokerId, BrokerEpoch>,
-) -> Option<PartitionState> {
+pub fn return_unclean(me: BrokerId, state: &PartitionState, live: impl Fn(BrokerId) -> bool) -> Option<PartitionState> {
     let next_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
     if !state.isr.contains(&me) {
         return Some(state.clone());
     }
     let leads = state.leader == Some(me);
-    if !state.isr.iter().any(|id| *id != me && live.contains_key(id)) {
+    if !state.isr.iter().any(|id| *id != me && live(*id)) {
         return leads.then(|| PartitionState { leader_epoch: next_epoch, ..state.clone() });
     }
     let isr = state.isr.iter().copied().filter(|id| *id != me).collect();
@@ -484,11 +479,20 @@ mod tests {
     #[test]
     fn a_leader_that_closed_its_log_is_replaced() {
         let (mut controller, _) = controller(&[1, 2, 3], facts(8, state(1, 4, &[1, 2, 3])));
-        controller.leader_failed(&partition(), BrokerId(1), LeaderEpoch(3));
-        assert_eq!(controller.poll_commit(), None, "of an older leadership");
-        controller.leader_failed(&partition(), BrokerId(1), LeaderEpoch(4));
+        let failed =
+            |ids: &[i32]| BTreeMap::from([(partition(), ids.iter().copied().map(BrokerId).collect::<BTreeSet<_>>())]);
+        controller.set_failed(failed(&[1]));
         let commit = controller.poll_commit().unwrap();
         assert_eq!(commit.state, PartitionState { controller_epoch: 7, ..state(2, 5, &[2, 3]) });
+        controller.committed(&commit, &CommitResult::Committed(9));
+        // Nor does it lead in a later epoch, as long as its log is closed.
+        controller.set_failed(failed(&[1, 2, 3]));
+        let commit = controller.poll_commit().unwrap();
+        assert_eq!((commit.state.leader, commit.why.clone()), (None, Election::LeaderLost));
+        controller.committed(&commit, &CommitResult::Committed(10));
+        assert_eq!(controller.poll_commit(), None);
+        controller.set_failed(failed(&[1, 3]));
+        assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(2)));
     }
 
     /// Decision 20: what a broker writes that stopped uncleanly.
@@ -505,7 +509,7 @@ mod tests {
             ("registered already itself", state(2, 4, &[1, 2]), &[1], None),
         ];
         for (name, before, brokers, expected) in table {
-            assert_eq!(return_unclean(BrokerId(1), before, &live(brokers)), *expected, "{name}");
+            assert_eq!(return_unclean(BrokerId(1), before, |id| live(brokers).contains_key(&id)), *expected, "{name}");
         }
     }
 }

@@ -14,7 +14,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use super::handle::Shared;
-use super::membership::Moment;
 use super::{
     ClusterConfig, Coordination, Endpoint, JoinError, LastStop, MetadataImage, Node, PartitionImage, Registration,
     SessionState, StoreFailure, TopicImage, Watch, membership, znodes,
@@ -192,11 +191,15 @@ impl Agent {
     /// Registers, reads everything afresh that registering may have changed, and only then says so.
     async fn register(&mut self, endpoint: &Endpoint, last_stop: LastStop) -> Result<BrokerEpoch, JoinError> {
         let (id, store) = (self.config.id, self.store.clone());
-        membership::begin_life(&*store, id, &self.view.image, last_stop, Moment::BeforeRegistering).await?;
+        if last_stop == LastStop::Unclean {
+            membership::leave_in_sync_replicas(&*store, id, &self.view.image).await?;
+        }
         let epoch = membership::register(&*store, id, endpoint, self.config.registration_timeout_ms).await?;
         if last_stop == LastStop::Unclean {
-            // Of two brokers that boot at once neither saw the other live.
-            membership::begin_life(&*store, id, &self.view.image, last_stop, Moment::AfterRegistering).await?;
+            membership::leave_in_sync_replicas(&*store, id, &self.view.image).await?;
+        }
+        if let Some(shared) = self.shared.upgrade() {
+            shared.announce_offline().await?;
         }
         self.view.reload().await?;
         self.publish();
@@ -426,7 +429,8 @@ impl View {
             }
         }
         self.created.insert(name.clone(), (node.created, created));
-        self.image.insert(Arc::new(TopicImage { name, id: topic.id, config, partitions }));
+        let version = node.version;
+        self.image.insert(Arc::new(TopicImage { name, id: topic.id, version, config, partitions }));
         Ok(())
     }
 

@@ -1,24 +1,23 @@
 //! The controller: one of the brokers, elected through the store, that sets new partitions up and elects leaders.
 //!
-//! It reads the same image as everybody else, decides (pure, in `elections`), and commits. Each of its commits checks
-//! the controller's epoch, so a controller that was deposed without noticing changes nothing; and each expects the
-//! version of the state it decided on, so a decision on an old image changes nothing either and is made again once
-//! the image has caught up.
+//! It shows each new image to the pure machine ([`Controller`]) and commits what that gives out. Each commit checks the
+//! controller's epoch, so a controller that was deposed without noticing changes nothing; and each expects the versions
+//! of the topic and the state that were decided on, so a decision on an old image changes nothing either and is made
+//! again once the image has caught up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use highwater_replication::{BrokerId, PartitionState};
-use highwater_storage::TopicId;
+use highwater_replication::{BrokerId, Commit, CommitResult, Controller, Election, PartitionFacts, PartitionState};
+use highwater_storage::TopicPartition;
 use tokio::sync::watch;
 
-use super::elections::{self, Decision};
 use super::handle::Shared;
 use super::znodes::{self, CONTROLLER, CONTROLLER_EPOCH};
 use super::{
-    CommitCause, Coordination, CoordinationError, MetadataImage, Op, Registration, SessionState, StoreFailure, Watch,
-    store, unix_ms,
+    CommitCause, Coordination, CoordinationError, MetadataImage, Op, Registration, SessionState, StoreFailure,
+    TopicImage, Watch, store, unix_ms,
 };
 
 /// How long a store that did not answer is left alone.
@@ -122,17 +121,18 @@ impl Controlling {
     /// Decides on each new image until the office is lost.
     async fn reign(&mut self, term: &Term) -> Result<(), StoreFailure> {
         let SessionState::Live(session) = *self.session.borrow_and_update() else { return Ok(()) };
-        // Versions this controller has written and the image may not show yet.
-        let mut written = BTreeMap::new();
         let mut deposed = self.store.watch(CONTROLLER, Watch::Data);
+        let mut sight = Sight::new(term.epoch, self.unclean_default);
         loop {
-            let image = self.images.borrow_and_update().clone();
-            written.retain(|&(id, number), version| {
-                let partition = image.topic_by_id(id).and_then(|topic| topic.partition(number));
-                partition.is_some_and(|partition| partition.state.version < *version)
-            });
-            if !self.commit_all(term, &image, &mut written).await? {
-                return Ok(());
+            sight.show(&self.images.borrow_and_update().clone());
+            match self.commit_all(term, &mut sight).await {
+                Committed::All => {}
+                Committed::Unanswered => {
+                    tokio::time::sleep(BACKOFF).await;
+                    sight.controller.retry();
+                    continue;
+                }
+                Committed::Deposed => return Ok(()),
             }
             tokio::select! {
                 change = self.images.changed() => {
@@ -152,62 +152,217 @@ impl Controlling {
         }
     }
 
-    /// Commits what the image asks for. Whether this broker still is controller.
-    async fn commit_all(
-        &self,
-        term: &Term,
-        image: &MetadataImage,
-        written: &mut BTreeMap<(TopicId, i32), i64>,
-    ) -> Result<bool, StoreFailure> {
-        let decisions: Vec<Decision> = elections::decide(image, term.epoch, self.unclean_default)
-            .into_iter()
-            .filter(|decision| !written.contains_key(&(decision.topic_id, decision.of.partition)))
-            .collect();
-        // All are on their way before the first is awaited: they share the store's syncs.
-        let commits: Vec<_> = decisions.iter().map(|decision| self.store.commit(ops(term, decision))).collect();
-        let (mut in_office, mut unanswered) = (true, false);
-        for (decision, commit) in decisions.into_iter().zip(commits) {
-            match commit.await {
-                Ok(done) => {
-                    note(&decision);
-                    let version = done.last().map_or(0, |done| done.version);
-                    written.insert((decision.topic_id, decision.of.partition), version);
-                }
-                Err(error) => match error.cause {
-                    CommitCause::SessionLost => in_office = false,
-                    CommitCause::Unavailable => unanswered = true,
-                    _ if error.at == 0 => in_office = false,
-                    // The image is older than the store: the next one will tell.
-                    _ => {}
-                },
+    /// Commits what the machine gives out, until there is no more.
+    async fn commit_all(&self, term: &Term, sight: &mut Sight) -> Committed {
+        let (mut deposed, mut unanswered) = (false, false);
+        while !deposed && !unanswered {
+            let wanted: Vec<Commit> = std::iter::from_fn(|| sight.controller.poll_commit()).collect();
+            if wanted.is_empty() {
+                return Committed::All;
+            }
+            // All are on their way before the first is awaited: they share the store's syncs.
+            let commits: Vec<_> = wanted.iter().map(|commit| self.store.commit(sight.ops(term, commit))).collect();
+            for (commit, done) in wanted.iter().zip(commits) {
+                let result = match done.await {
+                    Ok(done) => {
+                        note(commit);
+                        CommitResult::Committed(done.last().map_or(0, |done| done.version))
+                    }
+                    Err(error) => match error.cause {
+                        CommitCause::Unavailable => {
+                            unanswered = true;
+                            CommitResult::Unknown
+                        }
+                        _ => {
+                            // Step 0 checks the epoch. Else the image is older than the store: the next will tell.
+                            deposed |= error.at == 0;
+                            CommitResult::Conflict
+                        }
+                    },
+                };
+                sight.controller.committed(commit, &result);
             }
         }
-        if unanswered && in_office { Err(StoreFailure::Unavailable) } else { Ok(in_office) }
+        if deposed { Committed::Deposed } else { Committed::Unanswered }
     }
 }
 
-fn ops(term: &Term, decision: &Decision) -> Vec<Op> {
-    let path = znodes::state_path(&decision.of.topic, decision.of.partition);
-    let data = znodes::encode_state(&decision.state);
-    vec![
-        Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: term.version },
-        match decision.expected_version {
-            Some(version) => Op::Set { path, data, version: Some(version) },
-            None => Op::Create { path, data },
-        },
-    ]
+/// How a round of commits went.
+enum Committed {
+    /// Each was answered.
+    All,
+    /// The store did not answer some: they may have happened or not.
+    Unanswered,
+    /// Another controller has been elected, or the session is over.
+    Deposed,
+}
+
+/// What the machine has been shown.
+struct Sight {
+    controller: Controller,
+    unclean_default: bool,
+    image: Arc<MetadataImage>,
+}
+
+impl Sight {
+    fn new(epoch: i32, unclean_default: bool) -> Self {
+        Self { controller: Controller::new(epoch), unclean_default, image: Arc::new(MetadataImage::default()) }
+    }
+
+    /// Shows what differs from the last image. Who lives comes first: with nobody alive the machine would take every
+    /// leader's office away.
+    fn show(&mut self, image: &Arc<MetadataImage>) {
+        let before = std::mem::replace(&mut self.image, image.clone());
+        let live = image.live_brokers();
+        if before.live_brokers() != live {
+            self.controller.set_brokers(&live);
+        }
+        self.controller.set_failed(failed(image));
+        for (name, topic) in &before.topics {
+            let after = image.topics.get(name);
+            let kept = after.filter(|after| after.id == topic.id).map_or(0, |after| after.partitions.len());
+            for number in (0..).take(topic.partitions.len()).skip(kept) {
+                self.controller.remove_partition(&TopicPartition::new(name.clone(), number));
+            }
+        }
+        for (name, topic) in &image.topics {
+            if before.topics.get(name).is_some_and(|known| Arc::ptr_eq(known, topic)) {
+                continue;
+            }
+            let unclean_elections = unclean_allowed(topic, self.unclean_default);
+            for (number, partition) in (0..).zip(&topic.partitions) {
+                let facts = PartitionFacts {
+                    assignment: partition.assignment.clone(),
+                    state: Some(partition.state.clone()).filter(|_| partition.is_set_up()),
+                    unclean_elections,
+                };
+                self.controller.set_partition(TopicPartition::new(name.clone(), number), facts);
+            }
+        }
+    }
+
+    fn ops(&self, term: &Term, commit: &Commit) -> Vec<Op> {
+        let TopicPartition { topic, partition } = &commit.topic_partition;
+        let (path, data) = (znodes::state_path(topic, *partition), znodes::encode_state(&commit.state));
+        // -1 is no node's version, should the topic have left the image.
+        let topic_version = self.image.topic(topic).map_or(-1, |topic| topic.version);
+        vec![
+            Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: term.version },
+            Op::Check { path: znodes::topic_path(topic), version: topic_version },
+            match commit.expected_version {
+                Some(version) => Op::Set { path, data, version: Some(version) },
+                None => Op::Create { path, data },
+            },
+        ]
+    }
+}
+
+fn failed(image: &MetadataImage) -> BTreeMap<TopicPartition, BTreeSet<BrokerId>> {
+    let mut failed: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for (id, number, broker) in &image.offline {
+        if let Some(topic) = image.topic_by_id(*id) {
+            failed.entry(TopicPartition::new(topic.name.clone(), *number)).or_default().insert(*broker);
+        }
+    }
+    failed
+}
+
+fn unclean_allowed(topic: &TopicImage, default: bool) -> bool {
+    topic.config.get("unclean.leader.election.enable").map_or(default, |value| value == "true")
 }
 
 /// Elections are rare and worth a line each; an unclean one may have lost records.
-fn note(decision: &Decision) {
-    let PartitionState { leader, leader_epoch, isr, recovering, .. } = &decision.state;
-    let leader = leader.map_or(-1, |leader| leader.0);
-    if *recovering {
-        tracing::warn!(
-            partition = %decision.of, leader, epoch = %leader_epoch,
-            "unclean election: no in-sync replica is left, records may be lost"
-        );
-    } else {
-        tracing::info!(partition = %decision.of, leader, epoch = %leader_epoch, ?isr, "elected");
+fn note(commit: &Commit) {
+    let PartitionState { leader, leader_epoch, isr, .. } = &commit.state;
+    let (partition, leader) = (&commit.topic_partition, leader.map_or(-1, |leader| leader.0));
+    match &commit.why {
+        Election::Unclean { abandoned } => tracing::warn!(
+            %partition, leader, epoch = %leader_epoch, ?abandoned,
+            "unclean election: no in-sync replica lives, records may be lost"
+        ),
+        Election::LeaderLost => tracing::warn!(
+            %partition, epoch = %leader_epoch, in_sync = ?isr, "no in-sync replica lives: nobody leads until one returns"
+        ),
+        why => tracing::info!(%partition, leader, epoch = %leader_epoch, in_sync = ?isr, ?why, "elected"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_replication::{BrokerEpoch, Versioned};
+    use highwater_storage::{LeaderEpoch, TopicId};
+
+    use super::*;
+    use crate::cluster::{BrokerInfo, PartitionImage};
+
+    fn image(brokers: &[i32], topics: &[(&str, u8, Option<&str>)]) -> Arc<MetadataImage> {
+        let broker = |&id: &i32| {
+            let info = BrokerInfo { id: BrokerId(id), epoch: BrokerEpoch(1), host: "h".into(), port: 1, rack: None };
+            (BrokerId(id), info)
+        };
+        let mut image = MetadataImage { brokers: brokers.iter().map(broker).collect(), ..MetadataImage::default() };
+        for &(name, id, unclean) in topics {
+            let value = PartitionState {
+                leader: Some(BrokerId(1)),
+                leader_epoch: LeaderEpoch(0),
+                isr: vec![BrokerId(1)],
+                controller_epoch: 1,
+                recovering: false,
+            };
+            let config = unclean.map(|value| ("unclean.leader.election.enable".to_owned(), value.to_owned()));
+            image.insert(Arc::new(TopicImage {
+                name: name.into(),
+                id: TopicId([id; 16]),
+                version: 5,
+                config: config.into_iter().collect(),
+                partitions: vec![PartitionImage {
+                    assignment: vec![BrokerId(1), BrokerId(2)],
+                    state: Versioned { value, version: 3 },
+                }],
+            }));
+        }
+        Arc::new(image)
+    }
+
+    fn decided(sight: &mut Sight) -> Vec<(String, Option<i32>)> {
+        std::iter::from_fn(|| sight.controller.poll_commit())
+            .map(|commit| (commit.topic_partition.topic.to_string(), commit.state.leader.map(|id| id.0)))
+            .collect()
+    }
+
+    #[test]
+    fn topics_decide_for_themselves_about_unclean_elections() {
+        let topics = [("clean", 1, Some("false")), ("default", 2, None), ("unclean", 3, Some("true"))];
+        for (default, leader) in [(false, None), (true, Some(2))] {
+            let mut sight = Sight::new(7, default);
+            sight.show(&image(&[1, 2], &topics));
+            assert_eq!(decided(&mut sight), []);
+            sight.show(&image(&[2], &topics));
+            let expected = [("clean", None), ("default", leader), ("unclean", Some(2))];
+            assert_eq!(decided(&mut sight), expected.map(|(name, leader)| (name.to_owned(), leader)));
+        }
+    }
+
+    #[test]
+    fn a_replica_whose_log_failed_counts_as_dead_for_its_topic_only() {
+        let topics = [("t", 1, Some("true")), ("u", 2, Some("true"))];
+        let mut sight = Sight::new(7, false);
+        let mut with_failure = MetadataImage::clone(&image(&[1, 2], &topics));
+        // Of the topic `t` of today and of one that is gone.
+        with_failure.offline.insert((TopicId([1; 16]), 0, BrokerId(1)));
+        with_failure.offline.insert((TopicId([9; 16]), 0, BrokerId(1)));
+        sight.show(&Arc::new(with_failure));
+        assert_eq!(decided(&mut sight), [("t".to_owned(), Some(2))]);
+    }
+
+    #[test]
+    fn a_topic_made_again_is_looked_at_afresh() {
+        let mut sight = Sight::new(7, false);
+        sight.show(&image(&[2], &[("t", 1, None)]));
+        assert_eq!(decided(&mut sight), [("t".to_owned(), None)], "under way, so nothing else is decided");
+        sight.show(&image(&[2], &[("t", 2, None)]));
+        assert_eq!(decided(&mut sight), [("t".to_owned(), None)]);
+        sight.show(&image(&[2], &[]));
+        assert_eq!(decided(&mut sight), []);
     }
 }

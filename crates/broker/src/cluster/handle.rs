@@ -1,9 +1,11 @@
 //! What the rest of a broker sees of its cluster.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, Versioned};
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -140,7 +142,27 @@ pub(super) struct Shared {
     pub(super) registration: watch::Sender<Registration>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) producer_ids: ProducerIds,
+    /// Announcements of failed replicas, by path: made again in each new session.
+    offline: Mutex<BTreeMap<String, Bytes>>,
     tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Shared {
+    fn offline(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
+        self.offline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the announcements that this session has not made yet.
+    pub(super) async fn announce_offline(&self) -> Result<(), StoreFailure> {
+        let announcements = self.offline().clone();
+        for (path, data) in announcements {
+            match self.store.commit(vec![Op::CreateEphemeral { path, data }]).await {
+                Err(error) if error.cause != CommitCause::Exists => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Debug for ClusterHandle {
@@ -167,6 +189,7 @@ impl ClusterHandle {
             image: watch::Sender::new(Arc::new(first)),
             registration: watch::Sender::new(Registration::Unregistered),
             commands,
+            offline: Mutex::new(BTreeMap::new()),
             tasks: Mutex::new(Vec::new()),
         });
         let (loaded, is_loaded) = oneshot::channel();
@@ -177,9 +200,8 @@ impl ClusterHandle {
         Ok(Self { shared })
     }
 
-    /// Announces this broker, and again by itself whenever its session expired. First it lays down leaderships that an
-    /// earlier life of it held; after an unclean stop it also leaves the in-sync replicas of each partition that has
-    /// another live member.
+    /// Announces this broker, and again by itself whenever its session expired. After an unclean stop it first leaves
+    /// the in-sync replicas of each partition that has another live member.
     pub async fn register(&self, endpoint: Endpoint, last_stop: LastStop) -> Result<BrokerEpoch, JoinError> {
         let (answer, answered) = oneshot::channel();
         let command = Command::Register { endpoint, last_stop, answer };
@@ -282,21 +304,18 @@ impl ClusterHandle {
     }
 
     /// Tells the controller that this broker's replica of a partition has failed (its log is closed): another one is
-    /// elected if it led, and it stays out of elections until this broker registers again.
+    /// elected if it led, and it stays out of elections for as long as this process lives.
     pub async fn report_offline(&self, partition: &TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) {
-        let (partition, store) = (partition.clone(), &self.shared.store);
         let path = znodes::offline_path(self.id(), &partition.topic, partition.partition);
-        loop {
-            let data = znodes::encode_offline(topic_id, leader_epoch);
-            match store.commit(vec![Op::CreateEphemeral { path: path.clone(), data }]).await {
-                Err(error) if error.cause == CommitCause::Unavailable => {
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-                // Exists: said before. Session lost: this broker steps down altogether, and registering again is for a
-                // broker that re-opened its logs or reports them once more.
-                _ => return,
-            }
+        let data = znodes::encode_offline(topic_id, leader_epoch);
+        let replaced = self.shared.offline().insert(path, data);
+        if replaced.is_some() {
+            return;
         }
+        while let Err(StoreFailure::Unavailable) = self.shared.announce_offline().await {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        // A lost session: whoever registers again announces them.
     }
 
     /// A producer id that was never given out before, by any broker of this cluster.

@@ -65,6 +65,8 @@ pub struct TopicImage {
     pub name: Arc<str>,
     /// Its identity; [`TopicId::ZERO`] for a topic made by a Kafka too old to have ids.
     pub id: TopicId,
+    /// The version of its node in the store; another one after partitions were added or the topic was made again.
+    pub version: i64,
     /// The configs that were set for it; all else is the broker's default.
     pub config: BTreeMap<String, String>,
     /// Its partitions; the index is the partition's number.

@@ -6,15 +6,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use highwater_replication::{BrokerEpoch, BrokerId, PartitionState};
+use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, return_unclean};
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::time::Instant;
 
 use super::store::read_versioned_state;
 use super::znodes::{self, BROKER_IDS, TopicNode};
 use super::{
-    ClusterConfig, CommitCause, Coordination, Endpoint, JoinError, LastStop, MetadataImage, Op, StoreFailure, Watch,
-    admin, unix_ms,
+    ClusterConfig, CommitCause, Coordination, Endpoint, JoinError, MetadataImage, Op, StoreFailure, Watch, admin,
+    unix_ms,
 };
 
 /// A partition found in the data directory of a broker that joins.
@@ -147,109 +147,46 @@ pub(super) async fn register(
     }
 }
 
-/// When [`begin_life`] is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moment {
-    /// The cluster does not count on this broker yet.
-    BeforeRegistering,
-    /// It does, but nothing has been served in this life. Of two brokers that boot at once neither saw the other live
-    /// before; now at least one of them does.
-    AfterRegistering,
-}
-
-/// What a broker does before it registers, and after an unclean stop once more right after.
+/// What a broker does that may lack what it acknowledged, before it registers and once more right after: of two brokers
+/// that boot at once neither saw the other live the first time.
 ///
-/// It lays down the leaderships of its earlier life: no two lives lead in one epoch, or a log that lost its end could
-/// give the same epoch and offset to another record. If it may lack what it acknowledged, it also leaves the in-sync
-/// replicas of each partition that has another live one, and rewrites unchanged the state of each partition it is
-/// assigned to without being in sync: its earlier life may have caught up and its leader's proposal to take it in may be
-/// on its way, and that must fail on the version.
-pub(super) async fn begin_life(
+/// It leaves the in-sync replicas of each partition that has another live one; what it writes otherwise, and why, is
+/// [`return_unclean`]'s to say. `image` only tells which partitions can be concerned: their states are read afresh.
+pub(super) async fn leave_in_sync_replicas(
     store: &dyn Coordination,
     me: BrokerId,
     image: &MetadataImage,
-    last_stop: LastStop,
-    moment: Moment,
 ) -> Result<(), StoreFailure> {
-    let (mut laid_down, mut left) = (0, 0);
+    let mut left = 0;
     for topic in image.topics.values() {
         for (number, partition) in (0..).zip(&topic.partitions) {
-            // The image tells which partitions can be concerned; their states are read afresh.
-            let known = &partition.state.value;
-            let mine = known.leader == Some(me) || known.isr.contains(&me) || partition.assignment.contains(&me);
-            if mine {
-                let done =
-                    begin_one(store, me, &TopicPartition::new(topic.name.clone(), number), last_stop, moment).await?;
-                laid_down += usize::from(done.laid_down);
-                left += usize::from(done.left);
+            let mine = partition.assignment.contains(&me) || partition.state.value.isr.contains(&me);
+            if mine && leave_one(store, me, &TopicPartition::new(topic.name.clone(), number)).await? {
+                left += 1;
             }
         }
     }
-    if laid_down + left > 0 {
-        tracing::info!(broker = %me, laid_down, left, ?last_stop, "laid down leaderships, left in-sync replicas");
+    if left > 0 {
+        tracing::info!(broker = %me, partitions = left, "stopped uncleanly before: left their in-sync replicas");
     }
     Ok(())
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Begun {
-    laid_down: bool,
-    left: bool,
-}
-
-async fn begin_one(
-    store: &dyn Coordination,
-    me: BrokerId,
-    of: &TopicPartition,
-    last_stop: LastStop,
-    moment: Moment,
-) -> Result<Begun, StoreFailure> {
+async fn leave_one(store: &dyn Coordination, me: BrokerId, of: &TopicPartition) -> Result<bool, StoreFailure> {
     let path = znodes::state_path(&of.topic, of.partition);
     loop {
-        let Some(stored) = read_versioned_state(store, of).await? else { return Ok(Begun::default()) };
-        let live = match last_stop {
-            LastStop::Clean => Vec::new(),
-            LastStop::Unclean => store.children(BROKER_IDS).await?,
-        };
-        let Some((state, begun)) =
-            state_at_start(me, &stored.value, last_stop, moment, |id| live.contains(&id.to_string()))
-        else {
-            return Ok(Begun::default());
+        let Some(stored) = read_versioned_state(store, of).await? else { return Ok(false) };
+        let live = store.children(BROKER_IDS).await?;
+        let Some(state) = return_unclean(me, &stored.value, |id| live.contains(&id.to_string())) else {
+            return Ok(false);
         };
         let data = znodes::encode_state(&state);
         match store.commit(vec![Op::Set { path: path.clone(), data, version: Some(stored.version) }]).await {
-            Ok(_) => return Ok(begun),
+            Ok(_) => return Ok(stored.value.isr.contains(&me) && !state.isr.contains(&me)),
             Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Missing) => {}
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// The state to write for a broker that begins a life, if any.
-fn state_at_start(
-    me: BrokerId,
-    stored: &PartitionState,
-    last_stop: LastStop,
-    moment: Moment,
-    live: impl Fn(BrokerId) -> bool,
-) -> Option<(PartitionState, Begun)> {
-    let mut state = stored.clone();
-    let in_sync = state.isr.contains(&me);
-    // The last whole replica stays: if it cannot lead, nobody can.
-    let left =
-        last_stop == LastStop::Unclean && in_sync && state.isr.iter().any(|&member| member != me && live(member));
-    if left {
-        state.isr.retain(|&member| member != me);
-    }
-    let before = moment == Moment::BeforeRegistering;
-    // A leadership seen after registering is this life's own.
-    let laid_down = state.leader == Some(me) && (before || left);
-    if laid_down {
-        state.leader = None;
-        state.leader_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
-    }
-    let rewrite = last_stop == LastStop::Unclean && before && !in_sync;
-    (left || laid_down || rewrite).then_some((state, Begun { laid_down, left }))
 }
 
 #[cfg(test)]

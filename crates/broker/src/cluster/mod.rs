@@ -11,7 +11,6 @@ pub mod znodes;
 mod admin;
 mod agent;
 mod controller;
-mod elections;
 mod embedded;
 mod handle;
 mod image;
