@@ -1,1 +1,9 @@
-//! Support for the tests of the whole: the real binary as a child process.
+//! Support for the tests of the whole: the real binary as a child process, and a plain client to talk to it.
+
+mod client;
+mod random;
+mod server;
+
+pub use client::Client;
+pub use random::Random;
+pub use server::{Allocator, Ready, ServeOptions, Server, binary, highwater, run};

@@ -1,0 +1,164 @@
+//! Rules that no lint can say: which crate may know what, what lies where, how long a file may be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Crates that open sockets or bring an executor. None of them may be under the log or the state machine.
+const NETWORK_CRATES: &[&str] =
+    &["tokio", "mio", "socket2", "hyper", "rustls", "async-std", "smol", "kafka-protocol", "futures-util", "quinn"];
+
+/// What a file may have at most; about 500 lines are comfortable.
+const LINES_MAX: usize = 900;
+
+/// The files that may hold `unsafe`, each with its reason on its first lines.
+const UNSAFE_FILES: &[&str] = &["crates/storage/src/fs/os.rs", "crates/storage/src/index/map.rs"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").to_path_buf()
+}
+
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).current_dir(root()).args(arguments).output().expect("it can be run");
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("it prints UTF-8")
+}
+
+/// The files that are or would be committed.
+fn files() -> Vec<String> {
+    let listed = output("git", &["ls-files", "--cached", "--others", "--exclude-standard"]);
+    let mut files: Vec<String> = listed.lines().map(str::to_owned).filter(|file| root().join(file).is_file()).collect();
+    files.sort();
+    files
+}
+
+/// The names of all crates that a package is built from.
+fn dependencies(package: &str) -> Vec<String> {
+    let tree = output(
+        env!("CARGO"),
+        &["tree", "--locked", "--package", package, "--edges", "normal,build", "--target", "all", "--prefix", "none"],
+    );
+    tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_log_and_the_state_machine_know_no_network() {
+    for package in ["highwater-storage", "highwater-replication"] {
+        let dependencies = dependencies(package);
+        assert!(dependencies.len() > 5, "cargo tree says little: {dependencies:?}");
+        for forbidden in NETWORK_CRATES {
+            assert!(!dependencies.iter().any(|name| name == forbidden), "{package} is built from {forbidden}");
+        }
+    }
+    // The check itself: the broker is built from what is forbidden to the others.
+    assert!(dependencies("highwater-broker").iter().any(|name| name == "tokio"));
+}
+
+#[test]
+fn arrows_only_go_down() {
+    let ours = |package| {
+        let mut names = dependencies(package);
+        names.retain(|name| name.starts_with("highwater-") && name != package);
+        names.sort();
+        names.dedup();
+        names
+    };
+    assert_eq!(ours("highwater-storage"), [""; 0]);
+    assert_eq!(ours("highwater-replication"), ["highwater-storage"]);
+    assert_eq!(ours("highwater-broker"), ["highwater-replication", "highwater-storage"]);
+}
+
+#[test]
+fn the_top_level_is_what_the_readme_shows() {
+    let mut found: Vec<String> =
+        files().iter().map(|file| file.split('/').next().unwrap_or_default().to_owned()).collect();
+    found.dedup();
+    let expected = [
+        ".cargo",
+        ".ci",
+        ".gitignore",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "Cargo.lock",
+        "Cargo.toml",
+        "LICENSE",
+        "README.md",
+        "benches",
+        "crates",
+        "docs",
+        "fuzz",
+        "rust-toolchain.toml",
+        "rustfmt.toml",
+        "tests",
+        "xtask",
+    ];
+    assert_eq!(found, expected);
+    let mut crates: Vec<String> = files()
+        .iter()
+        .filter_map(|file| file.strip_prefix("crates/"))
+        .map(|file| file.split('/').next().unwrap_or_default().to_owned())
+        .collect();
+    crates.dedup();
+    assert_eq!(crates, ["broker", "replication", "storage"]);
+}
+
+#[test]
+fn the_documents_that_the_readme_names_are_there() {
+    for file in files().iter().filter(|file| file.ends_with(".md")) {
+        let directory = root().join(file);
+        let directory = directory.parent().expect("a file lies in a directory");
+        let text = fs::read_to_string(root().join(file)).expect("it can be read");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = link.split('#').next().unwrap_or_default();
+            if !path.is_empty() && !path.contains("://") {
+                assert!(directory.join(path).exists(), "{file} links to {link}, which is not there");
+            }
+        }
+    }
+}
+
+#[test]
+fn sources_are_short_and_finished() {
+    // Spelled apart, so that this file does not find itself.
+    let unfinished = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["XX", "X"].concat()];
+    for file in files().iter().filter(|file| file.ends_with(".rs") || file.ends_with(".py")) {
+        let text = fs::read_to_string(root().join(file)).expect("it can be read");
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{file} has {lines} lines, more than {LINES_MAX}");
+        for (number, line) in text.lines().enumerate() {
+            for word in &unfinished {
+                let words = || line.split(|character: char| !character.is_alphanumeric());
+                assert!(!words().any(|found| found == word), "{file}:{}: {word}", number + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stays_where_it_is_expected() {
+    for file in files().iter().filter(|file| file.ends_with(".rs")) {
+        let text = fs::read_to_string(root().join(file)).expect("it can be read");
+        let holds = text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or_default();
+            ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| code.contains(word) && !code.contains('"'))
+        });
+        assert!(!holds || UNSAFE_FILES.contains(&file.as_str()), "{file} holds unsafe code");
+    }
+}
+
+#[test]
+fn versions_are_written_once_in_the_root() {
+    for manifest in files().iter().filter(|file| file.ends_with("/Cargo.toml") && !file.starts_with("fuzz/")) {
+        let text = fs::read_to_string(root().join(manifest)).expect("it can be read");
+        let mut table = "";
+        for line in text.lines() {
+            if line.starts_with('[') {
+                table = line;
+            } else if table.contains("dependencies") && line.contains('=') {
+                let inherits = line.contains("workspace = true") || line.contains(".workspace=true");
+                assert!(inherits, "{manifest}: {line}: the version belongs in the root's [workspace.dependencies]");
+            }
+        }
+        assert!(text.contains("[lints]\nworkspace = true"), "{manifest} does not take the workspace's lints");
+    }
+}
