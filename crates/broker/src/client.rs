@@ -384,7 +384,7 @@ async fn read_all(reader: OwnedReadHalf, waiting: &Mutex<VecDeque<Waiting>>) -> 
             Ok(false) => return "the broker closed it".to_owned(),
             Err(error) => return format!("cannot read: {error}"),
         }
-        let (mut frame, _) = match frames.read().await {
+        let mut frame = match frames.read().await {
             Ok(read) => read,
             Err(error) => return format!("cannot read: {error}"),
         };
@@ -427,7 +427,7 @@ mod tests {
             let memory = Arc::new(FrameMemory::new(1 << 20));
             let mut frames = FrameReader::new(reader, 1 << 20, memory, PATIENCE);
             for _ in 0..requests {
-                let (mut frame, _) = frames.read().await.unwrap();
+                let mut frame = frames.read().await.unwrap();
                 let (api, version, correlation) = (frame.get_i16(), frame.get_i16(), frame.get_i32());
                 if let Some(body) = answer(api, version) {
                     let mut response = i32::try_from(body.len() + 4).unwrap().to_be_bytes().to_vec();

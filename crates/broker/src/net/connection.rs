@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use super::frame::{FrameMemory, FrameReader, HeldMemory};
+use super::frame::{FrameError, FrameMemory, FrameReader};
 use super::{Answer, Call, Close, ConnectionInfo, Response, Service};
 
 /// Answers that are ready are written together up to so many bytes.
@@ -57,13 +57,7 @@ impl From<io::Error> for End {
 }
 
 /// A request whose answer is due.
-struct Due {
-    answer: Progress,
-    /// Given back when the answer is ready: until then the frame's bytes are in use.
-    held: HeldMemory,
-}
-
-enum Progress {
+enum Due {
     Ready(Result<Option<Response>, Close>),
     Coming(Answer),
 }
@@ -113,15 +107,15 @@ async fn read_all<S: Service, R: AsyncRead + Unpin>(
         };
         let due = match next {
             None => return Ok(()),
-            Some(Ok((frame, held))) => {
+            Some(Ok(frame)) => {
                 let Call { mut answer, eager } = service.call(info, frame);
                 let started = if eager { poll_once(&mut answer).await } else { None };
-                Due { answer: started.map_or(Progress::Coming(answer), Progress::Ready), held }
+                started.map_or(Due::Coming(answer), Due::Ready)
             }
             // In its place in the order: what came before it is answered first.
-            Some(Err(close)) => Due { answer: Progress::Ready(Err(close)), held: HeldMemory::default() },
+            Some(Err(close)) => Due::Ready(Err(close)),
         };
-        let is_last = matches!(due.answer, Progress::Ready(Err(_)));
+        let is_last = matches!(due, Due::Ready(Err(_)));
         in_flight.fetch_add(1, Ordering::Relaxed);
         slot.send(due);
         if is_last {
@@ -135,7 +129,7 @@ async fn next_frame<R: AsyncRead + Unpin>(
     frames: &mut FrameReader<R>,
     idle_max: Duration,
     in_flight: &AtomicUsize,
-) -> Result<Option<Result<(Bytes, HeldMemory), Close>>, End> {
+) -> Result<Option<Result<Bytes, Close>>, End> {
     loop {
         match timeout(idle_max, frames.wait()).await {
             Ok(more) => {
@@ -151,7 +145,7 @@ async fn next_frame<R: AsyncRead + Unpin>(
     }
     match frames.read().await {
         Ok(frame) => Ok(Some(Ok(frame))),
-        Err(super::frame::FrameError::Io(error)) => Err(End::Io(error)),
+        Err(FrameError::Io(error)) => Err(End::Io(error)),
         Err(error) => Ok(Some(Err(Close::because(error.to_string())))),
     }
 }
@@ -210,21 +204,16 @@ fn add(pieces: &mut VecDeque<Bytes>, answer: Result<Option<Response>, Close>) ->
 
 impl Due {
     async fn finish(self) -> Result<Option<Response>, Close> {
-        let answer = match self.answer {
-            Progress::Ready(answer) => answer,
-            Progress::Coming(answer) => answer.await,
-        };
-        drop(self.held);
-        answer
+        match self {
+            Self::Ready(answer) => answer,
+            Self::Coming(answer) => answer.await,
+        }
     }
 
     async fn finish_if_ready(self) -> Result<Result<Option<Response>, Close>, Self> {
-        match self.answer {
-            Progress::Ready(answer) => Ok(answer),
-            Progress::Coming(mut answer) => match poll_once(&mut answer).await {
-                Some(answer) => Ok(answer),
-                None => Err(Self { answer: Progress::Coming(answer), held: self.held }),
-            },
+        match self {
+            Self::Ready(answer) => Ok(answer),
+            Self::Coming(mut answer) => poll_once(&mut answer).await.ok_or(Self::Coming(answer)),
         }
     }
 }

@@ -117,7 +117,7 @@ impl FrameMemory {
 
 /// A frame's share of [`FrameMemory`], given back when dropped.
 #[derive(Debug, Default)]
-pub(crate) struct HeldMemory {
+struct HeldMemory {
     units: Option<OwnedSemaphorePermit>,
     overdraft: Option<OwnedMutexGuard<()>>,
 }
@@ -128,6 +128,19 @@ impl HeldMemory {
             Some(units) => units.merge(permit),
             None => self.units = Some(permit),
         }
+    }
+}
+
+/// A frame with its share: as long as any part of it is referred to, its memory is in use. A produce that waits for
+/// followers has let go of its frame, so that their fetches find room.
+struct OwnedFrame {
+    bytes: BytesMut,
+    _held: HeldMemory,
+}
+
+impl AsRef<[u8]> for OwnedFrame {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -151,8 +164,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(!self.reader.fill_buf().await?.is_empty())
     }
 
-    /// Reads a frame, without its length.
-    pub(crate) async fn read(&mut self) -> Result<(Bytes, HeldMemory), FrameError> {
+    /// Reads a frame, without its length. Its share of the memory is given back with the last reference to its bytes.
+    pub(crate) async fn read(&mut self) -> Result<Bytes, FrameError> {
         let mut prefix = [0; 4];
         self.fill(&mut &mut prefix[..], 4).await?;
         let length = i32::from_be_bytes(prefix);
@@ -168,7 +181,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             frame.reserve(step);
             self.fill(&mut frame, step).await?;
         }
-        Ok((frame.freeze(), held))
+        Ok(Bytes::from_owner(OwnedFrame { bytes: frame, _held: held }))
     }
 
     async fn fill(&mut self, to: &mut impl BufMut, bytes: usize) -> Result<(), FrameError> {
@@ -209,8 +222,8 @@ mod tests {
             stream.extend(framed(b"the next"));
             let mut reader = reader(&stream, 4_000_000);
             assert!(reader.wait().await.unwrap());
-            assert_eq!(reader.read().await.unwrap().0, payload, "{size}");
-            assert_eq!(reader.read().await.unwrap().0, &b"the next"[..]);
+            assert_eq!(reader.read().await.unwrap(), payload, "{size}");
+            assert_eq!(reader.read().await.unwrap(), &b"the next"[..]);
             assert!(!reader.wait().await.unwrap());
         }
     }
@@ -265,15 +278,16 @@ mod tests {
                 let (memory, stream) = (memory.clone(), stream.clone());
                 tokio::spawn(async move {
                     let mut reader = FrameReader::new(&stream[..], 2 << 20, memory, LONG);
-                    let (frame, held) = reader.read().await.unwrap();
+                    let frame = reader.read().await.unwrap();
+                    let part = frame.slice(1..3);
+                    drop(frame);
                     tokio::task::yield_now().await;
-                    drop(held);
-                    frame.len()
+                    part.len()
                 })
             })
             .collect();
         for task in tasks {
-            assert_eq!(task.await.unwrap(), 1 << 20);
+            assert_eq!(task.await.unwrap(), 2);
         }
         assert_eq!(memory.free_bytes(), 1536 << 10);
     }

@@ -202,7 +202,7 @@ fn fetch(version: i16, null: bool) -> FetchRequest {
 }
 
 fn fetch_answer(version: i16, null: bool) -> FetchResponse {
-    use fetch_response::*;
+    use kafka_protocol::messages::fetch_response::*;
     let mut partition = PartitionData::default()
         .with_records((!null).then(|| Bytes::from_static(b"records")))
         .with_aborted_transactions(
