@@ -37,6 +37,9 @@ use crate::api::{ErrorCode, supported};
 use crate::net::frame::{FrameMemory, FrameReader};
 use crate::wire;
 
+/// The least a response can be: the correlation id.
+const RESPONSE_BYTES_MIN: usize = 4;
+
 /// The largest response taken: as much as the largest request a broker takes, and the records of a full Fetch response.
 const RESPONSE_BYTES_MAX: usize = 128 << 20;
 
@@ -224,7 +227,13 @@ impl Connection {
         patience: Duration,
     ) -> impl Future<Output = Result<R::Response, ClientError>> + Send + use<R> {
         let answer = self.link.submit(request, version);
-        async move { decode::<R>(await_answer::<R>(answer?, patience).await?, version) }
+        // Whoever waits for an answer uses the connection, whatever becomes of this handle.
+        let link = self.link.clone();
+        async move {
+            let answer = await_answer::<R>(answer?, patience).await?;
+            drop(link);
+            decode::<R>(answer, version)
+        }
     }
 
     /// Sends a request that has no answer: Produce with acks=0.
@@ -377,7 +386,8 @@ async fn write_all(
 async fn read_all(reader: OwnedReadHalf, waiting: &Mutex<VecDeque<Waiting>>) -> String {
     // A response may take as long as it likes between its bytes: patience is with whoever waits for it.
     let unlimited = Arc::new(FrameMemory::new(usize::MAX));
-    let mut frames = FrameReader::new(reader, RESPONSE_BYTES_MAX, unlimited, Duration::from_secs(600));
+    let mut frames =
+        FrameReader::new(reader, RESPONSE_BYTES_MIN..=RESPONSE_BYTES_MAX, unlimited, Duration::from_secs(600));
     loop {
         match frames.wait().await {
             Ok(true) => {}
@@ -425,7 +435,7 @@ mod tests {
             let (stream, _) = listener.accept().await.unwrap();
             let (reader, mut writer) = stream.into_split();
             let memory = Arc::new(FrameMemory::new(1 << 20));
-            let mut frames = FrameReader::new(reader, 1 << 20, memory, PATIENCE);
+            let mut frames = FrameReader::new(reader, 8..=1 << 20, memory, PATIENCE);
             for _ in 0..requests {
                 let mut frame = frames.read().await.unwrap();
                 let (api, version, correlation) = (frame.get_i16(), frame.get_i16(), frame.get_i32());

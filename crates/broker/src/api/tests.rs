@@ -32,7 +32,6 @@ pub(super) fn image() -> MetadataImage {
     };
     let topic = |name: &str, id: u8, config: &[(&str, &str)], partitions| TopicImage {
         name: name.into(),
-        version: 1,
         id: TopicId([id; 16]),
         version: 1,
         config: config.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>(),

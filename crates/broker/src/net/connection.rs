@@ -20,11 +20,18 @@ use tokio::time::timeout;
 use super::frame::{FrameError, FrameMemory, FrameReader};
 use super::{Answer, Call, Close, ConnectionInfo, Response, Service};
 
+/// The least a request can be: API, version, correlation id.
+const REQUEST_BYTES_MIN: usize = 8;
+
 /// Answers that are ready are written together up to so many bytes.
 const GATHERED_BYTES: usize = 64 << 10;
 
 /// How many pieces one system call takes.
 const SLICES_MAX: usize = 64;
+
+/// How long the answers to a client that stopped sending are still worked on: long enough for a script that shuts down
+/// its sending side, while a fetch that was to wait for hours does not outlive its client.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What bounds a connection.
 #[derive(Clone, Debug)]
@@ -79,13 +86,30 @@ where
 {
     let in_flight = AtomicUsize::new(0);
     let (queue, due) = mpsc::channel(limits.in_flight_max);
-    let frames = FrameReader::new(reader, limits.frame_bytes_max, memory, limits.idle_max);
+    let frames = FrameReader::new(reader, REQUEST_BYTES_MIN..=limits.frame_bytes_max, memory, limits.idle_max);
     let reading = read_all(frames, &info, &service, limits, queue, &in_flight, stop);
     let writing = write_all(writer, due, limits.idle_max, &in_flight);
-    match tokio::try_join!(reading, writing) {
-        Ok(_) => End::Quiet,
-        Err(end) => end,
-    }
+    tokio::pin!(writing);
+    let last = tokio::select! {
+        last = reading => last,
+        done = &mut writing => return done.err().unwrap_or(End::Quiet),
+    };
+    let done = match last {
+        Ok(Last::Left) => timeout(LINGER, writing).await.unwrap_or(Ok(())),
+        Ok(Last::Stopping | Last::Closing) => writing.await,
+        Err(end) => Err(end),
+    };
+    done.err().unwrap_or(End::Quiet)
+}
+
+/// Why no further request is taken.
+enum Last {
+    /// The client sends no more.
+    Left,
+    /// The server is stopping.
+    Stopping,
+    /// The last answer closes the connection.
+    Closing,
 }
 
 async fn read_all<S: Service, R: AsyncRead + Unpin>(
@@ -96,17 +120,17 @@ async fn read_all<S: Service, R: AsyncRead + Unpin>(
     queue: mpsc::Sender<Due>,
     in_flight: &AtomicUsize,
     mut stop: watch::Receiver<bool>,
-) -> Result<(), End> {
+) -> Result<Last, End> {
     loop {
         // The queue is closed only by the writer's end, which ends this half too.
-        let Ok(slot) = queue.reserve().await else { return Ok(()) };
+        let Ok(slot) = queue.reserve().await else { return Ok(Last::Closing) };
         let next = tokio::select! {
             biased;
-            _ = stop.wait_for(|&stop| stop) => return Ok(()),
+            _ = stop.wait_for(|&stop| stop) => return Ok(Last::Stopping),
             next = next_frame(&mut frames, limits.idle_max, in_flight) => next?,
         };
         let due = match next {
-            None => return Ok(()),
+            None => return Ok(Last::Left),
             Some(Ok(frame)) => {
                 let Call { mut answer, eager } = service.call(info, frame);
                 let started = if eager { poll_once(&mut answer).await } else { None };
@@ -119,7 +143,7 @@ async fn read_all<S: Service, R: AsyncRead + Unpin>(
         in_flight.fetch_add(1, Ordering::Relaxed);
         slot.send(due);
         if is_last {
-            return Ok(());
+            return Ok(Last::Closing);
         }
     }
 }

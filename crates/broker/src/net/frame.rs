@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +20,6 @@ const READ_AHEAD_BYTES: usize = 8 << 10;
 /// How much of a frame is reserved on the word of its length. From here on the buffer doubles.
 const FIRST_STEP_BYTES: usize = 256 << 10;
 
-/// The least a request can be: API, version, correlation id.
-const FRAME_BYTES_MIN: usize = 8;
-
 /// The unit of [`FrameMemory`].
 const UNIT_BYTES: usize = 1 << 10;
 
@@ -32,8 +30,8 @@ pub(crate) enum FrameError {
     Length {
         /// The length as read.
         length: i32,
-        /// The largest allowed.
-        limit: usize,
+        /// The lengths allowed.
+        allowed: RangeInclusive<usize>,
     },
     /// The peer stopped in the middle of a frame.
     CutOff,
@@ -52,8 +50,9 @@ impl From<io::Error> for FrameError {
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Length { length, limit } => {
-                write!(f, "a frame of {length} bytes, where {FRAME_BYTES_MIN} to {limit} are allowed")?;
+            Self::Length { length, allowed } => {
+                let (least, most) = (allowed.start(), allowed.end());
+                write!(f, "a frame of {length} bytes, where {least} to {most} are allowed")?;
                 match guess(*length) {
                     Some(protocol) => write!(f, " (this looks like {protocol})"),
                     None => Ok(()),
@@ -148,15 +147,15 @@ impl AsRef<[u8]> for OwnedFrame {
 #[derive(Debug)]
 pub(crate) struct FrameReader<R> {
     reader: BufReader<R>,
-    frame_bytes_max: usize,
+    allowed: RangeInclusive<usize>,
     memory: Arc<FrameMemory>,
     stall: Duration,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    /// Reads frames of at most `frame_bytes_max` bytes, giving up when nothing arrives for `stall` within one.
-    pub(crate) fn new(reader: R, frame_bytes_max: usize, memory: Arc<FrameMemory>, stall: Duration) -> Self {
-        Self { reader: BufReader::with_capacity(READ_AHEAD_BYTES, reader), frame_bytes_max, memory, stall }
+    /// Reads frames of the lengths `allowed`, giving up when nothing arrives for `stall` within one.
+    pub(crate) fn new(reader: R, allowed: RangeInclusive<usize>, memory: Arc<FrameMemory>, stall: Duration) -> Self {
+        Self { reader: BufReader::with_capacity(READ_AHEAD_BYTES, reader), allowed, memory, stall }
     }
 
     /// Waits for the first byte of a frame; false at the end of the stream. Nothing is lost if this is cancelled.
@@ -171,8 +170,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         let length = i32::from_be_bytes(prefix);
         let bytes = usize::try_from(length)
             .ok()
-            .filter(|bytes| (FRAME_BYTES_MIN..=self.frame_bytes_max).contains(bytes))
-            .ok_or(FrameError::Length { length, limit: self.frame_bytes_max })?;
+            .filter(|bytes| self.allowed.contains(bytes))
+            .ok_or_else(|| FrameError::Length { length, allowed: self.allowed.clone() })?;
         let mut held = HeldMemory::default();
         let mut frame = BytesMut::new();
         while frame.len() < bytes {
@@ -205,7 +204,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn reader(bytes: &[u8], limit: usize) -> FrameReader<&[u8]> {
-        FrameReader::new(bytes, limit, Arc::new(FrameMemory::new(1 << 20)), LONG)
+        FrameReader::new(bytes, 8..=limit, Arc::new(FrameMemory::new(1 << 20)), LONG)
     }
 
     fn framed(payload: &[u8]) -> Vec<u8> {
@@ -249,7 +248,7 @@ mod tests {
     async fn a_length_without_bytes_reserves_little() {
         let (mut client, server) = tokio::io::duplex(1024);
         let memory = Arc::new(FrameMemory::new(200 << 20));
-        let mut reader = FrameReader::new(server, 100 << 20, memory.clone(), LONG);
+        let mut reader = FrameReader::new(server, 8..=100 << 20, memory.clone(), LONG);
         client.write_all(&(100u32 << 20).to_be_bytes()).await.unwrap();
         client.write_all(b"a few bytes").await.unwrap();
         let reading = tokio::spawn(async move { reader.read().await.map(|_| ()) });
@@ -263,7 +262,8 @@ mod tests {
     #[tokio::test]
     async fn a_stalled_frame_is_given_up() {
         let (mut client, server) = tokio::io::duplex(1024);
-        let mut reader = FrameReader::new(server, 1000, Arc::new(FrameMemory::new(1 << 20)), Duration::from_millis(20));
+        let mut reader =
+            FrameReader::new(server, 8..=1000, Arc::new(FrameMemory::new(1 << 20)), Duration::from_millis(20));
         client.write_all(&[0, 0, 0, 100, 1, 2]).await.unwrap();
         assert!(matches!(reader.read().await, Err(FrameError::Stalled)));
     }
@@ -277,7 +277,7 @@ mod tests {
             .map(|_| {
                 let (memory, stream) = (memory.clone(), stream.clone());
                 tokio::spawn(async move {
-                    let mut reader = FrameReader::new(&stream[..], 2 << 20, memory, LONG);
+                    let mut reader = FrameReader::new(&stream[..], 8..=2 << 20, memory, LONG);
                     let frame = reader.read().await.unwrap();
                     let part = frame.slice(1..3);
                     drop(frame);

@@ -209,6 +209,23 @@ async fn idle_connections_are_closed_and_waiting_ones_are_not() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_no_more_gets_its_answers_for_a_while() {
+    let (server, service) = start(limits()).await;
+    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    stream.write_all(&frame("s answer")).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(answer(&mut stream).await, "s answer");
+    assert!(is_closed(&mut stream).await);
+    // What takes longer is dropped: its client is gone.
+    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    stream.write_all(&frame("w for ever")).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert!(is_closed(&mut stream).await);
+    assert_eq!(service.waiting.load(Ordering::SeqCst), 1);
+    server.stop(PATIENCE).await;
+}
+
+#[tokio::test]
 async fn a_client_that_takes_no_answer_is_given_up() {
     let mut limits = limits();
     limits.connection.idle_max = Duration::from_millis(100);
