@@ -404,7 +404,7 @@ impl<'a> BatchView<'a> {
 }
 
 /// The length of the batch that begins `bytes`, from its first 17 bytes.
-fn frame_length(bytes: &[u8]) -> Result<usize, BatchFault> {
+pub(crate) fn frame_length(bytes: &[u8]) -> Result<usize, BatchFault> {
     let Some(prefix) = bytes.first_chunk::<MAGIC_END>() else {
         return Err(BatchFault::Partial { have: bytes.len(), need: MAGIC_END });
     };

@@ -1,0 +1,210 @@
+//! What can go wrong, by operation.
+
+use std::path::PathBuf;
+
+use crate::batch::{BatchError, BatchFault};
+use crate::check::BatchRefused;
+use crate::io::IoError;
+use crate::lock::LockError;
+use crate::options::InvalidOption;
+use crate::producers::SequenceError;
+use crate::{LeaderEpoch, Offset};
+
+/// Why a log takes no more calls until it is opened again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fence {
+    /// A sync failed. What it should have written may be lost although it still reads well, and a second sync would
+    /// report success: only opening the log again tells what is there.
+    #[error("a sync failed: {0}")]
+    SyncFailed(String),
+    /// A write or truncation failed half way, and what it left could not be taken back.
+    #[error("a change failed half way: {0}")]
+    HalfDone(String),
+    /// The log was closed or dropped.
+    #[error("it was closed")]
+    Closed,
+}
+
+/// Bytes in a segment that are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}, byte {position}: {what}", file.display())]
+pub struct Damage {
+    /// The file.
+    pub file: PathBuf,
+    /// Where in it, in bytes from the start.
+    pub position: u64,
+    /// What is wrong.
+    pub what: DamageKind,
+}
+
+/// What is wrong with the bytes of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// No batch begins here.
+    #[error(transparent)]
+    Batch(#[from] BatchFault),
+    /// A batch whose offsets do not follow the batch before.
+    #[error("a batch of offsets {first} to {last} where offset {expected} or a later one was due")]
+    Offsets {
+        /// Its first offset.
+        first: Offset,
+        /// Its last offset.
+        last: Offset,
+        /// The lowest offset it could have had.
+        expected: Offset,
+    },
+    /// The file is shorter than what was appended to it.
+    #[error("the file ends here and should not")]
+    Short,
+    /// Records that cannot be decoded.
+    #[error("undecodable records: {0}")]
+    Records(String),
+}
+
+/// Why a log could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// An option outside its range.
+    #[error(transparent)]
+    Options(#[from] InvalidOption),
+    /// The directory is in use.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// A file operation failed. Nothing is known about the log, and nothing was given up.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A batch of format 0 or 1, which Kafka wrote before 0.11. The log is left as it is.
+    #[error("{}, byte {position}: message format {magic}, from before Kafka 0.11, is not supported", file.display())]
+    OldFormat {
+        /// The segment's file.
+        file: PathBuf,
+        /// Where in it.
+        position: u64,
+        /// The format found.
+        magic: i8,
+    },
+}
+
+/// Why an append was refused or failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// The batch breaks a rule.
+    #[error(transparent)]
+    Refused(#[from] BatchRefused),
+    /// An idempotent producer's batch that does not follow its last one.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+    /// The batch is larger than a segment (Kafka's `RECORD_LIST_TOO_LARGE`).
+    #[error("a batch of {bytes} bytes does not fit into a segment of {segment_bytes}")]
+    LargerThanSegment {
+        /// Bytes of the batch.
+        bytes: u64,
+        /// What a segment may hold.
+        segment_bytes: u32,
+    },
+    /// The batch's epoch is below that of a batch in the log: an old leader's.
+    #[error("leader epoch {given} is below {latest}, which the log already has")]
+    StaleEpoch {
+        /// The batch's epoch.
+        given: LeaderEpoch,
+        /// The highest epoch in the log.
+        latest: LeaderEpoch,
+    },
+    /// A replicated batch that begins below the end of the log (Kafka's `UnexpectedAppendOffsetException`).
+    #[error("a batch at {first} does not continue a log that ends at {end}")]
+    BelowEnd {
+        /// The batch's first offset.
+        first: Offset,
+        /// The end of the log.
+        end: Offset,
+    },
+    /// A replicated batch that does not lie after the one before it, or whose offsets fall or overflow.
+    #[error("a batch of offsets {first} to {last} after offset {after}")]
+    OutOfOrder {
+        /// The batch's first offset.
+        first: Offset,
+        /// Its last offset.
+        last: Offset,
+        /// The last offset before it.
+        after: Offset,
+    },
+    /// Replicated bytes that are not batches.
+    #[error(transparent)]
+    Corrupt(#[from] BatchError),
+    /// There is no offset left for the batch: 2^63-1 is the last.
+    #[error("no offsets are left")]
+    OffsetsExhausted,
+    /// A file operation failed; the log is as before. With `StorageFull` it takes appends again once there is room.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The log takes no more calls.
+    #[error("the log is closed: {0}")]
+    Closed(#[from] Fence),
+}
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The offset is below the start or past the end of the log.
+    #[error("offset {from} is outside the log, which goes from {start} to {end}")]
+    OutOfRange {
+        /// The offset asked for.
+        from: Offset,
+        /// The first offset that can be read.
+        start: Offset,
+        /// The offset of the next append.
+        end: Offset,
+    },
+    /// The bytes there are damaged. Offsets before and after may well be readable.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// A file operation failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The log was closed, dropped or fenced.
+    #[error("the log is closed: {0}")]
+    Closed(#[from] Fence),
+}
+
+/// Why the log could not be cut, reset or trimmed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TruncateError {
+    /// The start cannot move past the end.
+    #[error("offset {to} is past the end of the log, {end}")]
+    PastEnd {
+        /// The offset asked for.
+        to: Offset,
+        /// The end of the log.
+        end: Offset,
+    },
+    /// Offsets begin at 0.
+    #[error("offset {0} is negative")]
+    Negative(Offset),
+    /// What has to stay is damaged where the cut would be.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// A file operation failed before anything was changed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The log takes no more calls, perhaps because this very call failed half way.
+    #[error("the log is closed: {0}")]
+    Closed(#[from] Fence),
+}
+
+/// Why a flush, a close or a step of housekeeping failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlushError {
+    /// A file operation failed; the log goes on.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The log takes no more calls, perhaps because a sync just failed.
+    #[error("the log is closed: {0}")]
+    Closed(#[from] Fence),
+}

@@ -1,0 +1,736 @@
+//! The log of one partition: its one writer.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::batch::{self, BatchError, BatchHeader, TimestampType};
+use crate::check::CheckedBatch;
+use crate::checkpoint::{self, CheckpointError};
+use crate::data_dir::OpenHints;
+use crate::epochs::{EpochEnd, EpochHistory};
+use crate::error::{AppendError, Fence, FlushError, OpenError, ReadError, TruncateError};
+use crate::flush::{JobControl, Sealed};
+use crate::fs::{DirLock, File, Fs, OsFs};
+use crate::housekeeping::{Housekeeping, Unlink};
+use crate::indexes::{IndexWriter, Indexes};
+use crate::io::{FileExt, IoContext, IoError};
+use crate::lock::lock_directory;
+use crate::names::SegmentFile;
+use crate::options::{FlushPolicy, InvalidOption, LogOptions};
+use crate::producers::{ProducerTable, Sequence};
+use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
+use crate::recovery::{self, RecoveryReport};
+use crate::segment::{Place, Segment};
+use crate::state_file::{LogState, StateFile};
+use crate::{LeaderEpoch, Offset, TimestampMs};
+
+/// The file of a log's leader epochs.
+pub(crate) const EPOCHS_FILE: &str = "leader-epoch-checkpoint";
+
+/// The records of one partition, in one directory. There is one `Log` for a directory at a time; it writes. Any number
+/// of [`LogReader`]s read.
+///
+/// Dropping a log is a crash as far as its files go: nothing is flushed, and the next open looks for a torn tail.
+/// [`Log::close`] is the other way to end.
+pub struct Log {
+    pub(crate) place: Place,
+    pub(crate) options: LogOptions,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: StateFile,
+    pub(crate) active: Active,
+    /// Segments before the active one that are not synced yet, oldest first.
+    pub(crate) sealed: Vec<Sealed>,
+    pub(crate) epochs: EpochHistory,
+    pub(crate) producers: ProducerTable,
+    pub(crate) recovery_point: Offset,
+    /// Counts creations, renames and removals in the directory, and which of them are durable.
+    pub(crate) directory_changes: u64,
+    pub(crate) directory_synced: u64,
+    pub(crate) side_files: Arc<Mutex<()>>,
+    pub(crate) side_file_error: Option<IoError>,
+    pub(crate) jobs: Vec<Weak<JobControl>>,
+    pub(crate) unlinks: VecDeque<Unlink>,
+    pub(crate) producers_looked_at: Option<TimestampMs>,
+    pub(crate) lock: Option<Box<dyn DirLock>>,
+}
+
+/// The segment that appends go to.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) indexes: IndexWriter,
+    pub(crate) len: u64,
+    /// Its file, from the first append after a sync to the sync of the last.
+    pub(crate) file: Option<Arc<dyn File>>,
+    /// The largest timestamp of its first batch, by which it ages.
+    pub(crate) first_timestamp: Option<TimestampMs>,
+    /// When it was first seen by a call that tells the time; it ages by this if its first batch has no timestamp.
+    pub(crate) since: Option<TimestampMs>,
+}
+
+impl Active {
+    pub(crate) fn new(segment: Arc<Segment>, options: &LogOptions) -> Self {
+        let indexes = IndexWriter::new(segment.base(), options);
+        segment.set_indexes(Indexes::Memory(indexes.indexes().clone()));
+        segment.publish(0, TimestampMs::NONE);
+        Self { segment, indexes, len: 0, file: None, first_timestamp: None, since: None }
+    }
+
+    fn publish(&self) {
+        self.segment.publish(self.len, self.indexes.largest_timestamp());
+    }
+}
+
+/// How safe an append is when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// In the operating system's memory: it survives a crash of the process, not a power cut.
+    Buffered,
+    /// Synced.
+    Synced,
+}
+
+/// What an append did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset of the first record.
+    pub first: Offset,
+    /// The offset of the last record; below `first` if nothing was appended.
+    pub last: Offset,
+    /// The time the log stamped on the records, [`TimestampMs::NONE`] if they keep their producer's.
+    pub timestamp: TimestampMs,
+    /// The batch was in the log already: the offsets are those of the first time, nothing was appended.
+    pub duplicate: bool,
+    /// How safe it is.
+    pub durability: Durability,
+}
+
+/// A segment, as [`Log::segments`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its base offset.
+    pub base: Offset,
+    /// The offset after its last record.
+    pub end: Offset,
+    /// Bytes of batches in it.
+    pub size_bytes: u64,
+}
+
+/// What [`Log::close`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseReport {
+    /// The end of the log, everything below which is synced.
+    pub end: Offset,
+    /// The start of the log.
+    pub start: Offset,
+}
+
+impl Log {
+    /// Opens the log in a directory of its own, which is created if it is not there and locked until the log is dropped.
+    ///
+    /// # Errors
+    /// If the directory is in use, an option is out of range or a file operation fails. Damage is no error: what was
+    /// done about it is in the report.
+    pub fn open(dir: impl AsRef<Path>, options: LogOptions) -> Result<(Self, RecoveryReport), OpenError> {
+        let (fs, dir): (Arc<dyn Fs>, _) = (Arc::new(OsFs), dir.as_ref());
+        match fs.create_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => {
+                created.context("create directory", dir)?;
+                checkpoint::sync_parent(&*fs, dir)?;
+            }
+        }
+        let lock = lock_directory(&*fs, dir)?;
+        let (mut log, report) = Self::open_with(fs, dir, options, OpenHints::default())?;
+        log.lock = Some(lock);
+        Ok((log, report))
+    }
+
+    /// Opens the log in an existing directory of a data root that is locked, with what the root knows about it.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open_with(
+        fs: Arc<dyn Fs>,
+        dir: &Path,
+        options: LogOptions,
+        hints: OpenHints,
+    ) -> Result<(Self, RecoveryReport), OpenError> {
+        options.validate()?;
+        let place = Place { fs, dir: dir.into(), open_files: options.open_files.clone() };
+        recovery::open(place, options, hints)
+    }
+
+    /// Checks a producer's batch by the log's rules and appends it. See [`Log::append_checked`].
+    ///
+    /// # Errors
+    /// [`AppendError::Refused`] if it breaks a rule, else as [`Log::append_checked`].
+    pub fn append(&mut self, now: TimestampMs, epoch: LeaderEpoch, batch: &[u8]) -> Result<Appended, AppendError> {
+        let batch = CheckedBatch::check(batch, &self.options.rules, now)?;
+        self.append_checked(now, epoch, &batch)
+    }
+
+    /// Appends a producer's batch as the leader in `epoch`: gives it the next offsets. The batch's bytes are written as
+    /// they are, but for the header.
+    ///
+    /// A batch of an idempotent producer that is in the log already is answered as it was the first time.
+    ///
+    /// # Errors
+    /// Nothing was appended then, except that a sync by policy may have failed afterwards
+    /// ([`AppendError::Closed`]).
+    pub fn append_checked<B: AsRef<[u8]>>(
+        &mut self,
+        now: TimestampMs,
+        epoch: LeaderEpoch,
+        batch: &CheckedBatch<B>,
+    ) -> Result<Appended, AppendError> {
+        self.shared.usable()?;
+        let first = self.shared.end();
+        let last = last_of(first, batch.last_offset_delta())?;
+        let bytes = batch.size_bytes() as u64;
+        if bytes > u64::from(self.options.segment_bytes) {
+            return Err(AppendError::LargerThanSegment { bytes, segment_bytes: self.options.segment_bytes });
+        }
+        self.refuse_stale(epoch)?;
+        let timestamp = batch.append_time();
+        let producer = batch.producer();
+        if let Some(producer) = &producer
+            && let Sequence::Duplicate { first, last, timestamp: stored } = self.producers.check(producer)?
+        {
+            let timestamp = match self.options.rules.timestamp_type {
+                TimestampType::CreateTime => TimestampMs::NONE,
+                TimestampType::LogAppendTime => stored,
+            };
+            return Ok(Appended { first, last, timestamp, duplicate: true, durability: self.durability(last) });
+        }
+        self.mark_dirty()?;
+        self.assign_epoch_at(epoch, first)?;
+        self.roll_if_due(now, first, last, batch.max_timestamp(), bytes)?;
+        let (stamped, rest) = batch.stamped(first, epoch);
+        let position = self.active.len;
+        self.write(&mut [IoSlice::new(&stamped), IoSlice::new(rest)], bytes)?;
+        self.admit(position, &BatchHeader::decode(&stamped), now);
+        self.active.publish();
+        if let Some(producer) = &producer {
+            self.producers.record(producer, first..=last);
+        }
+        // Last: who sees the end sees all of the above.
+        self.shared.set_end(last.next());
+        self.flush_by_policy()?;
+        Ok(Appended { first, last, timestamp, duplicate: false, durability: self.durability(last) })
+    }
+
+    /// Appends batches as a follower: they keep the offsets and epochs that the leader gave them. A batch that breaks
+    /// off at the end of the bytes is left out.
+    ///
+    /// Offsets may have gaps (compaction makes them) but not fall, epochs may not go back, and checksums must match;
+    /// the leader's limits on size are not the follower's.
+    ///
+    /// # Errors
+    /// Bytes that break a rule are refused as a whole. After [`AppendError::Io`] the batches before the failed write
+    /// may have been appended: [`Log::end`] tells.
+    pub fn append_replicated(&mut self, now: TimestampMs, bytes: &[u8]) -> Result<Appended, AppendError> {
+        self.shared.usable()?;
+        let batches = self.check_replicated(bytes)?;
+        let Some((first, last)) = batches.first().zip(batches.last()) else {
+            let end = self.shared.end();
+            let (last, durability) = (end + -1, self.durability(end + -1));
+            return Ok(Appended { first: end, last, timestamp: TimestampMs::NONE, duplicate: false, durability });
+        };
+        let (first, last) = (first.header.base_offset(), last.header.last_offset());
+        self.mark_dirty()?;
+        if first < self.shared.end() {
+            // The leader's log starts inside of this batch, and ours is empty: it starts there too.
+            self.restart_at(first).map_err(|error| match error {
+                TruncateError::Io(error) => AppendError::Io(error),
+                TruncateError::Closed(fence) => AppendError::Closed(fence),
+                other => unreachable!("emptying an empty log reads nothing: {other}"),
+            })?;
+        }
+        let mut epochs = self.epochs.clone();
+        let mut changed = false;
+        for batch in &batches {
+            changed |= epochs.assign(batch.header.leader_epoch(), batch.header.base_offset());
+        }
+        if changed {
+            self.replace_epochs(epochs)?;
+        }
+        let mut pending = Group::default();
+        for batch in batches {
+            let (header, size) = (&batch.header, batch.header.total_bytes());
+            if self.roll_is_due(header, pending.bytes as u64, now) {
+                self.write_group(bytes, &pending, now)?;
+                pending = Group { start: batch.position, ..Group::default() };
+                self.roll_if_due(now, header.base_offset(), header.last_offset(), header.max_timestamp(), size as u64)?;
+            }
+            pending.bytes += size;
+            pending.batches.push(batch);
+        }
+        self.write_group(bytes, &pending, now)?;
+        self.flush_by_policy()?;
+        let durability = self.durability(last);
+        Ok(Appended { first, last, timestamp: TimestampMs::NONE, duplicate: false, durability })
+    }
+
+    /// Reads; see [`LogReader::read`].
+    ///
+    /// # Errors
+    /// As [`LogReader::read`].
+    pub fn read(&self, from: Offset, limit: ReadLimit) -> Result<Fetched, ReadError> {
+        self.reader().read(from, limit)
+    }
+
+    /// A reader of this log, for any thread.
+    pub fn reader(&self) -> LogReader {
+        LogReader::new(self.shared.clone())
+    }
+
+    /// The first offset that can be read.
+    pub fn start(&self) -> Offset {
+        self.shared.start()
+    }
+
+    /// The offset of the next append.
+    pub fn end(&self) -> Offset {
+        self.shared.end()
+    }
+
+    /// The flush mark: every record below was synced.
+    pub fn flushed(&self) -> Offset {
+        self.shared.flushed()
+    }
+
+    /// Kafka's recovery point: below it, indexes and snapshots are synced as well. Recovery starts here.
+    pub fn recovery_point(&self) -> Offset {
+        self.recovery_point
+    }
+
+    /// Bytes of batches in all segments.
+    pub fn size_bytes(&self) -> u64 {
+        self.shared.segments().all().iter().map(|segment| segment.len()).sum()
+    }
+
+    /// The segments, oldest first; appends go to the last.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let segments = self.shared.segments();
+        let info = |(segment, end): (&Arc<Segment>, Offset)| SegmentInfo {
+            base: segment.base(),
+            end,
+            size_bytes: segment.len(),
+        };
+        segments.with_ends(self.end()).map(info).collect()
+    }
+
+    /// The options.
+    pub fn options(&self) -> &LogOptions {
+        &self.options
+    }
+
+    /// Changes the options, for what comes from now on. The bound on open files stays as it was.
+    ///
+    /// # Errors
+    /// If one is out of range; none is changed then.
+    pub fn set_options(&mut self, options: LogOptions) -> Result<(), InvalidOption> {
+        options.validate()?;
+        self.active.indexes.set_interval(&options);
+        self.options = options;
+        Ok(())
+    }
+
+    /// The idempotent producers.
+    pub fn producers(&self) -> &ProducerTable {
+        &self.producers
+    }
+
+    /// Notes that a leadership with this epoch begins at `start`, which is the end of the log for a new leader.
+    ///
+    /// # Errors
+    /// If the epochs cannot be written.
+    pub fn assign_epoch(&mut self, epoch: LeaderEpoch, start: Offset) -> Result<(), FlushError> {
+        self.shared.usable()?;
+        self.assign_epoch_at(epoch, start).map_err(|error| match error {
+            AppendError::Closed(fence) => FlushError::Closed(fence),
+            AppendError::Io(error) => FlushError::Io(error),
+            other => unreachable!("writing epochs fails by i/o only: {other}"),
+        })
+    }
+
+    /// Where `epoch` ends in this log, as a leader tells a follower.
+    pub fn end_of_epoch(&self, epoch: LeaderEpoch) -> EpochEnd {
+        self.epochs.end_offset_for(epoch, self.end())
+    }
+
+    /// The latest epoch, [`LeaderEpoch::NONE`] if none is known.
+    pub fn latest_epoch(&self) -> LeaderEpoch {
+        self.epochs.latest()
+    }
+
+    /// The epochs and the offsets they start at.
+    pub fn epochs(&self) -> &[(LeaderEpoch, Offset)] {
+        self.epochs.entries()
+    }
+
+    /// The work that appends do not wait for; to be done step by step, now and then.
+    pub fn housekeeping(&mut self) -> Housekeeping<'_> {
+        Housekeeping::new(self)
+    }
+
+    /// Flushes everything, writes the side files and marks the log as closed well, so that the next open reads its tail
+    /// only. Its readers end.
+    ///
+    /// # Errors
+    /// If anything could not be written: the log is not marked then, and the next open recovers it.
+    pub fn close(mut self) -> Result<CloseReport, FlushError> {
+        self.shared.usable()?;
+        let report = CloseReport { end: self.end(), start: self.start() };
+        let clean = LogState { clean: true, log_start: report.start, recovery_point: report.end, end: report.end };
+        if self.state.last() == Some(clean) {
+            return Ok(report);
+        }
+        self.flush()?;
+        if let Some(error) = self.side_file_error.take() {
+            return Err(error.into());
+        }
+        // A job that somebody else still runs must not write side files after ours.
+        let side_files = self.side_files.clone();
+        let _writing = side_files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.active.indexes.finish();
+        IndexWriter::write_files(&self.place, self.active.segment.base(), self.active.indexes.indexes())?;
+        let snapshot = self.place.path(report.end, SegmentFile::ProducerSnapshot);
+        checkpoint::replace_file(&*self.place.fs, &snapshot, &self.producers.encode_snapshot())?;
+        self.state.record(&*self.place.fs, clean)?;
+        Ok(report)
+    }
+
+    /// The durability of a record, by where the flush mark is.
+    fn durability(&self, last: Offset) -> Durability {
+        if last < self.flushed() { Durability::Synced } else { Durability::Buffered }
+    }
+
+    /// Syncs if the policy wants it now.
+    fn flush_by_policy(&mut self) -> Result<(), AppendError> {
+        let due = match self.options.flush {
+            FlushPolicy::None => false,
+            FlushPolicy::EachAppend => true,
+            FlushPolicy::EveryMessages(messages) => u64::try_from(self.end() - self.flushed()).unwrap_or(0) >= messages,
+        };
+        if due {
+            self.flush().map_err(|error| match error {
+                FlushError::Io(error) => AppendError::Io(error),
+                FlushError::Closed(fence) => AppendError::Closed(fence),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes it durable that the log is not as its last clean close left it. Before the first change of any kind.
+    pub(crate) fn mark_dirty(&mut self) -> Result<(), IoError> {
+        if self.state.last().is_some_and(|state| !state.clean) {
+            return Ok(());
+        }
+        self.record_state(self.start(), self.recovery_point)
+    }
+
+    /// Writes the state file durably. A failed sync closes the log.
+    pub(crate) fn record_state(&mut self, log_start: Offset, recovery_point: Offset) -> Result<(), IoError> {
+        let state = LogState { clean: false, log_start, recovery_point, end: self.end() };
+        let recorded = self.state.record(&*self.place.fs, state);
+        recorded.inspect_err(|error| self.close_if_sync_failed(error))
+    }
+
+    /// What a failed sync should have written may be lost although the next one succeeds: nothing here is to be relied
+    /// on any more.
+    pub(crate) fn close_if_sync_failed(&self, error: &IoError) {
+        if error.verb.starts_with("sync") {
+            self.shared.close(Fence::SyncFailed(error.to_string()));
+        }
+    }
+
+    /// Refuses an epoch below that of a record in the log. An epoch without records may give way.
+    fn refuse_stale(&self, epoch: LeaderEpoch) -> Result<(), AppendError> {
+        let latest = self.latest_epoch_in_use();
+        if epoch < latest { Err(AppendError::StaleEpoch { given: epoch, latest }) } else { Ok(()) }
+    }
+
+    fn latest_epoch_in_use(&self) -> LeaderEpoch {
+        let end = self.end();
+        let in_use = self.epochs.entries().iter().rev().find(|(_, start)| *start < end);
+        in_use.map_or(LeaderEpoch::NONE, |(epoch, _)| *epoch)
+    }
+
+    fn assign_epoch_at(&mut self, epoch: LeaderEpoch, start: Offset) -> Result<(), AppendError> {
+        if epoch == self.epochs.latest() {
+            return Ok(());
+        }
+        let mut epochs = self.epochs.clone();
+        if epochs.assign(epoch, start) {
+            self.replace_epochs(epochs)?;
+        }
+        Ok(())
+    }
+
+    /// Writes another history of epochs, durably, and goes on with it.
+    pub(crate) fn replace_epochs(&mut self, epochs: EpochHistory) -> Result<(), IoError> {
+        let path = self.place.dir.join(EPOCHS_FILE);
+        write_epochs(&self.place, &path, epochs.entries()).inspect_err(|error| self.close_if_sync_failed(error))?;
+        self.shared.set_epochs(epochs.entries());
+        self.epochs = epochs;
+        Ok(())
+    }
+
+    /// The rules for replicated batches, over all of them before any is written.
+    fn check_replicated(&self, bytes: &[u8]) -> Result<Vec<Replicated>, AppendError> {
+        let end = self.shared.end();
+        let mut batches = Vec::new();
+        let mut epoch = self.latest_epoch_in_use();
+        let mut found = batch::batches(bytes);
+        let mut position = 0;
+        let mut expected = end;
+        while let Some(batch) = found.next() {
+            let batch = batch?;
+            batch.verify_crc().map_err(|what| BatchError { position, what })?;
+            let header = *batch.header();
+            let first = header.base_offset();
+            let last = last_of(first, header.last_offset_delta())?;
+            if header.last_offset_delta() < 0 || first < Offset::ZERO {
+                return Err(AppendError::OutOfOrder { first, last, after: expected + -1 });
+            }
+            if first < expected {
+                if !batches.is_empty() {
+                    return Err(AppendError::OutOfOrder { first, last, after: expected + -1 });
+                }
+                let starts_inside = self.start() == end && last >= end;
+                if !starts_inside {
+                    return Err(AppendError::BelowEnd { first, end });
+                }
+            }
+            if header.leader_epoch() < epoch {
+                return Err(AppendError::StaleEpoch { given: header.leader_epoch(), latest: epoch });
+            }
+            epoch = header.leader_epoch();
+            expected = last.next();
+            batches.push(Replicated { header, position });
+            position = found.position();
+        }
+        Ok(batches)
+    }
+
+    /// Writes a run of replicated batches and takes them in.
+    fn write_group(&mut self, bytes: &[u8], group: &Group, now: TimestampMs) -> Result<(), AppendError> {
+        let Some(last) = group.batches.last() else { return Ok(()) };
+        let slice = bytes.get(group.start..group.start + group.bytes).unwrap_or_default();
+        let mut position = self.active.len;
+        self.write(&mut [IoSlice::new(slice)], slice.len() as u64)?;
+        for batch in &group.batches {
+            self.admit(position, &batch.header, now);
+            position += batch.header.total_bytes() as u64;
+        }
+        self.active.publish();
+        for batch in batch::batches(slice).flatten() {
+            self.producers.replicated(&batch);
+        }
+        self.shared.set_end(last.header.next_offset());
+        Ok(())
+    }
+
+    /// Writes at the end of the active segment. After an error nothing of it is left, or the log is closed.
+    fn write(&mut self, slices: &mut [IoSlice<'_>], bytes: u64) -> Result<(), AppendError> {
+        let file = match &self.active.file {
+            Some(file) => file.clone(),
+            None => self.active.file.insert(self.active.segment.file()?).clone(),
+        };
+        let position = self.active.len;
+        let Err(source) = file.write_all_vectored_at(slices, position) else {
+            self.active.len += bytes;
+            return Ok(());
+        };
+        let error = IoError { verb: "write", path: self.active.segment.path(), source };
+        if let Err(left) = file.set_len(position) {
+            let fence = Fence::HalfDone(format!("{error}, and the file could not be cut back: {left}"));
+            self.shared.close(fence.clone());
+            return Err(fence.into());
+        }
+        if !is_out_of_room(&error) {
+            // A device that fails writes may have failed earlier ones without a word.
+            self.shared.close(Fence::HalfDone(error.to_string()));
+        }
+        Err(error.into())
+    }
+
+    /// Takes a batch that was written into indexes and ages.
+    fn admit(&mut self, position: u64, header: &BatchHeader, now: TimestampMs) {
+        self.active.indexes.add(position, header);
+        if position == 0 {
+            self.active.first_timestamp = Some(header.max_timestamp());
+        }
+        self.active.since.get_or_insert(now);
+    }
+
+    fn roll_is_due(&self, header: &BatchHeader, pending: u64, now: TimestampMs) -> bool {
+        let bytes = pending + header.total_bytes() as u64;
+        self.is_roll_due(now, header.last_offset(), header.max_timestamp(), bytes)
+    }
+
+    /// Kafka's conditions (`LogSegment.shouldRoll`).
+    fn is_roll_due(&self, now: TimestampMs, last: Offset, timestamp: TimestampMs, bytes: u64) -> bool {
+        let active = &self.active;
+        if last - active.segment.base() > i64::from(i32::MAX) {
+            return true;
+        }
+        let fits = active.len.saturating_add(bytes) <= u64::from(self.options.segment_bytes);
+        active.len > 0 && (!fits || self.is_old(now, timestamp) || active.indexes.indexes().is_full(&self.options))
+    }
+
+    /// Whether the active segment is too old for a record of this time: by its first record's time, or by the clock.
+    fn is_old(&self, now: TimestampMs, timestamp: TimestampMs) -> bool {
+        let limit = self.segment_ms();
+        let age = match self.active.first_timestamp.filter(|first| first.0 >= 0) {
+            Some(first) => timestamp.since(first),
+            None => self.active.since.map_or(0, |since| now.since(since)),
+        };
+        age > limit
+    }
+
+    /// The age at which the active segment rolls.
+    pub(crate) fn segment_ms(&self) -> i64 {
+        let base = self.active.segment.base();
+        self.options.segment_ms.saturating_sub(jitter(&self.place.dir, base, &self.options))
+    }
+
+    fn roll_if_due(
+        &mut self,
+        now: TimestampMs,
+        first: Offset,
+        last: Offset,
+        timestamp: TimestampMs,
+        bytes: u64,
+    ) -> Result<(), AppendError> {
+        if !self.is_roll_due(now, last, timestamp, bytes) {
+            return Ok(());
+        }
+        let end = self.end();
+        if last - end <= i64::from(i32::MAX) {
+            // The base is the end and not the batch's first offset (Kafka's choice): where every segment begins where
+            // the one before ends, recovery sees a lost tail.
+            self.roll(end)?;
+            return Ok(());
+        }
+        // Too far off for that. The recovery point goes behind the gap, or recovery would take it for a lost tail.
+        self.flush().map_err(|error| match error {
+            FlushError::Io(error) => AppendError::Io(error),
+            FlushError::Closed(fence) => AppendError::Closed(fence),
+        })?;
+        self.roll(first)?;
+        self.place.sync_dir().inspect_err(|error| self.close_if_sync_failed(error))?;
+        if self.sealed.is_empty() {
+            self.recovery_point = first;
+        }
+        self.record_state(self.start(), self.recovery_point)?;
+        Ok(())
+    }
+
+    /// Makes a new active segment at `base`. Nothing is synced here; the next flush sees to it.
+    pub(crate) fn roll(&mut self, base: Offset) -> Result<(), IoError> {
+        if self.active.segment.base() == base {
+            return Ok(());
+        }
+        let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
+        segment.create_file()?;
+        self.directory_changes += 1;
+        let next = Active::new(segment.clone(), &self.options);
+        if self.active.len == 0 {
+            // An empty segment is replaced, not kept: two segments would begin at offsets with nothing between them.
+            let old = std::mem::replace(&mut self.active, next);
+            let kept = self.shared.segments().split_below(old.segment.base()).0;
+            self.shared.set_segments(crate::segments::Segments::new(kept).with(segment));
+            return self.place.remove(&old.segment.path());
+        }
+        let file = match &self.active.file {
+            Some(file) => file.clone(),
+            None => self.active.segment.file()?,
+        };
+        self.active.indexes.finish();
+        let old = std::mem::replace(&mut self.active, next);
+        self.sealed.push(Sealed {
+            segment: old.segment,
+            file,
+            end: base,
+            indexes: Some(old.indexes.indexes().clone()),
+            snapshot: Some(self.producers.encode_snapshot().into()),
+        });
+        self.shared.set_segments(self.shared.segments().with(segment));
+        Ok(())
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.shared.close(Fence::Closed);
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("dir", &self.place.dir)
+            .field("start", &self.start())
+            .field("end", &self.end())
+            .field("flushed", &self.flushed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A replicated batch in the bytes it came in.
+#[derive(Debug)]
+struct Replicated {
+    header: BatchHeader,
+    position: usize,
+}
+
+/// Replicated batches that go into the same segment with one write.
+#[derive(Debug, Default)]
+struct Group {
+    start: usize,
+    bytes: usize,
+    batches: Vec<Replicated>,
+}
+
+/// The last offset of a batch, if offsets reach that far: the end of the log is one more.
+fn last_of(first: Offset, last_offset_delta: i32) -> Result<Offset, AppendError> {
+    let last = first.checked_add(i64::from(last_offset_delta)).filter(|last| *last < Offset::MAX);
+    last.ok_or(AppendError::OffsetsExhausted)
+}
+
+/// Whether a write failed for want of room, which may be there again later.
+fn is_out_of_room(error: &IoError) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge
+            | io::ErrorKind::WriteZero
+    )
+}
+
+pub(crate) fn write_epochs(place: &Place, path: &Path, entries: &[(LeaderEpoch, Offset)]) -> Result<(), IoError> {
+    checkpoint::write_epochs(&*place.fs, path, entries).map_err(|error| match error {
+        CheckpointError::Io(error) => error,
+        malformed => IoError { verb: "write", path: path.to_owned(), source: io::Error::other(malformed) },
+    })
+}
+
+/// The milliseconds by which this segment rolls earlier than others. Drawn from its name, not from a generator: the
+/// storage has no randomness, and what matters is that logs differ.
+fn jitter(dir: &Path, base: Offset, options: &LogOptions) -> i64 {
+    let max = options.segment_jitter_ms.min(options.segment_ms);
+    if max <= 0 {
+        return 0;
+    }
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(dir.as_os_str().as_encoded_bytes());
+    hash.update(&base.0.to_be_bytes());
+    i64::from(hash.finalize()) % max
+}

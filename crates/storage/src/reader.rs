@@ -1,0 +1,375 @@
+//! Reading while the writer goes on.
+
+use std::io::BufReader;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use crate::batch::{BatchHeader, BatchView, TimestampType};
+use crate::compression;
+use crate::error::{DamageKind, Fence, ReadError};
+use crate::record::{StreamSource, walk_record};
+use crate::segment::{Located, Segment};
+use crate::segments::Segments;
+use crate::{LeaderEpoch, Offset, TimestampMs};
+
+/// How much to read, and up to where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLimit {
+    /// The most bytes to return. Whole batches only, so it is usually less.
+    pub max_bytes: usize,
+    /// No batch that reaches this offset or a later one is returned: the high watermark for a consumer,
+    /// [`Offset::MAX`] for all there is.
+    pub upper: Offset,
+    /// Return the first batch even if it is larger than `max_bytes`, so that a reader always gets on.
+    pub at_least_one: bool,
+}
+
+impl ReadLimit {
+    /// About `max_bytes`, at least one batch, up to the end of the log.
+    pub fn bytes(max_bytes: usize) -> Self {
+        Self { max_bytes, upper: Offset::MAX, at_least_one: true }
+    }
+
+    /// The same limit with this upper offset.
+    pub fn below(self, upper: Offset) -> Self {
+        Self { upper, ..self }
+    }
+}
+
+/// Batches that were read, with the offsets stamped when they were appended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Whole batches, one after the other; see [`crate::batches`]. Empty if there is nothing to read yet.
+    pub bytes: Vec<u8>,
+    /// The first offset of the first batch, which may lie below the offset asked for: batches are not split.
+    pub first: Offset,
+    /// The offset to read next.
+    pub next: Offset,
+}
+
+/// A record found by its timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundTimestamp {
+    /// The record's offset.
+    pub offset: Offset,
+    /// Its timestamp.
+    pub timestamp: TimestampMs,
+    /// The epoch of the leader that appended it.
+    pub leader_epoch: LeaderEpoch,
+}
+
+/// What the writer publishes and the readers look at.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Held for as long as it takes to clone or replace an `Arc`; appends do not touch it.
+    segments: RwLock<Arc<Segments>>,
+    epochs: RwLock<Arc<[(LeaderEpoch, Offset)]>>,
+    start: AtomicI64,
+    end: AtomicI64,
+    flushed: AtomicI64,
+    /// Goes up after a truncation was published and before it touches a file. A reader that finds another value after
+    /// its read than before may have read bytes of two histories, and reads again.
+    generation: AtomicU64,
+    fence: OnceLock<Fence>,
+}
+
+impl Shared {
+    pub(crate) fn new(segments: Segments, epochs: &[(LeaderEpoch, Offset)], start: Offset, end: Offset) -> Self {
+        Self {
+            segments: RwLock::new(Arc::new(segments)),
+            epochs: RwLock::new(epochs.into()),
+            start: AtomicI64::new(start.0),
+            end: AtomicI64::new(end.0),
+            flushed: AtomicI64::new(start.0),
+            generation: AtomicU64::new(0),
+            fence: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn segments(&self) -> Arc<Segments> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_segments(&self, segments: Segments) {
+        *self.segments.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(segments);
+    }
+
+    pub(crate) fn epochs(&self) -> Arc<[(LeaderEpoch, Offset)]> {
+        self.epochs.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_epochs(&self, epochs: &[(LeaderEpoch, Offset)]) {
+        *self.epochs.write().unwrap_or_else(PoisonError::into_inner) = epochs.into();
+    }
+
+    pub(crate) fn start(&self) -> Offset {
+        Offset(self.start.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_start(&self, start: Offset) {
+        self.start.store(start.0, Ordering::Release);
+    }
+
+    pub(crate) fn end(&self) -> Offset {
+        Offset(self.end.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_end(&self, end: Offset) {
+        self.end.store(end.0, Ordering::Release);
+    }
+
+    pub(crate) fn flushed(&self) -> Offset {
+        Offset(self.flushed.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_flushed(&self, flushed: Offset) {
+        self.flushed.store(flushed.0, Ordering::Release);
+    }
+
+    /// Makes readers that are under way read again. After the cut was published, before a file is touched.
+    pub(crate) fn next_generation(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Closes the log to all calls, for the first reason given.
+    pub(crate) fn close(&self, fence: Fence) {
+        let _ = self.fence.set(fence);
+    }
+
+    pub(crate) fn usable(&self) -> Result<(), Fence> {
+        self.fence.get().map_or(Ok(()), |fence| Err(fence.clone()))
+    }
+}
+
+/// Reads a log, up to what was appended when a call begins. Clones are cheap and may be used from any thread; they
+/// never make the writer wait. After the log is closed or dropped all reads fail.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    shared: Arc<Shared>,
+}
+
+impl LogReader {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The first offset that can be read.
+    pub fn start(&self) -> Offset {
+        self.shared.start()
+    }
+
+    /// The offset of the next append.
+    pub fn end(&self) -> Offset {
+        self.shared.end()
+    }
+
+    /// Everything below was synced.
+    pub fn flushed(&self) -> Offset {
+        self.shared.flushed()
+    }
+
+    /// The epoch in which the record at `offset` was appended, [`LeaderEpoch::NONE`] if that is not known.
+    pub fn epoch_of(&self, offset: Offset) -> LeaderEpoch {
+        let epochs = self.shared.epochs();
+        let after = epochs.partition_point(|(_, start)| *start <= offset);
+        after.checked_sub(1).and_then(|at| epochs.get(at)).map_or(LeaderEpoch::NONE, |(epoch, _)| *epoch)
+    }
+
+    /// Reads batches from the one that holds `from`, or the first one after it, on.
+    ///
+    /// Reads from one segment only, so a short answer does not mean the end. Checksums are not verified: that is for
+    /// those who use the records.
+    ///
+    /// # Errors
+    /// [`ReadError::OutOfRange`] below the start or past the end (at the end there is nothing to read, which is no
+    /// error); [`ReadError::Damaged`] if no batch can be made out.
+    pub fn read(&self, from: Offset, limit: ReadLimit) -> Result<Fetched, ReadError> {
+        let mut bytes = Vec::new();
+        let (first, next) = self.read_into(from, limit, &mut bytes)?;
+        Ok(Fetched { bytes, first, next })
+    }
+
+    /// As [`LogReader::read`], into a buffer that is used again: its content is replaced, its room is kept.
+    /// Returns the first batch's first offset and the offset to read next.
+    pub fn read_into(
+        &self,
+        from: Offset,
+        limit: ReadLimit,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(Offset, Offset), ReadError> {
+        self.steady(|segments| {
+            let (start, end) = (self.shared.start(), self.shared.end());
+            if from < start || from > end {
+                return Err(ReadError::OutOfRange { from, start, end });
+            }
+            let upper = limit.upper.min(end);
+            for segment in if from < upper { segments.holding(from) } else { &[] } {
+                if let Some(located) = segment.locate(from)? {
+                    return read_batches(segment, &located, limit, upper, bytes)
+                        .map(|found| found.unwrap_or((from, from)));
+                }
+            }
+            bytes.clear();
+            Ok((from, from))
+        })
+    }
+
+    /// The first record whose timestamp is `timestamp` or later, at or after the start and below `upper`.
+    pub fn offset_for_timestamp(
+        &self,
+        timestamp: TimestampMs,
+        upper: Offset,
+    ) -> Result<Option<FoundTimestamp>, ReadError> {
+        self.steady(|segments| {
+            let found = self.first_from(segments, timestamp)?;
+            Ok(found.filter(|found| found.offset < upper))
+        })
+    }
+
+    /// The first record with the largest timestamp of all records below `upper`.
+    pub fn max_timestamp(&self, upper: Offset) -> Result<Option<FoundTimestamp>, ReadError> {
+        self.steady(|segments| {
+            let end = self.shared.end();
+            let mut largest = TimestampMs::NONE;
+            for (segment, next) in segments.with_ends(end) {
+                if segment.base() >= upper || next <= self.shared.start() {
+                    continue;
+                }
+                let in_segment =
+                    if next <= upper { segment.largest_timestamp()? } else { largest_below(segment, upper)? };
+                largest = largest.max(in_segment);
+            }
+            if largest == TimestampMs::NONE {
+                return Ok(None);
+            }
+            let found = self.first_from(segments, largest)?;
+            Ok(found.filter(|found| found.offset < upper))
+        })
+    }
+
+    fn first_from(&self, segments: &Segments, timestamp: TimestampMs) -> Result<Option<FoundTimestamp>, ReadError> {
+        let start = self.shared.start();
+        for segment in segments.holding(start) {
+            if segment.largest_timestamp()? < timestamp {
+                continue;
+            }
+            // All batches up to the one that holds this offset have smaller timestamps, or it is the one itself.
+            let mut near = segment.offset_before(timestamp)?.max(start);
+            let wanted =
+                |header: &BatchHeader, near| header.max_timestamp() >= timestamp && header.last_offset() >= near;
+            while let Some(located) = segment.locate_where(near, |header| wanted(header, near))? {
+                let bytes = segment.read_batch(&located)?;
+                if let Some(found) = first_in_batch(segment, &located, &bytes, start, timestamp)? {
+                    return Ok(Some(found));
+                }
+                near = located.header.next_offset();
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs a read until no truncation came in between.
+    fn steady<T>(&self, mut read: impl FnMut(&Segments) -> Result<T, ReadError>) -> Result<T, ReadError> {
+        loop {
+            self.shared.usable()?;
+            let generation = self.shared.generation();
+            let segments = self.shared.segments();
+            let outcome = read(&segments);
+            if self.shared.generation() != generation {
+                continue;
+            }
+            match outcome {
+                // A segment left the log between our look at the list and the opening of its file.
+                Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+                    if Arc::ptr_eq(&self.shared.segments(), &segments) {
+                        return Err(ReadError::Io(error));
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// Reads from a known batch on. `None` if that batch itself is past a limit.
+fn read_batches(
+    segment: &Segment,
+    located: &Located,
+    limit: ReadLimit,
+    upper: Offset,
+    bytes: &mut Vec<u8>,
+) -> Result<Option<(Offset, Offset)>, ReadError> {
+    let Located { position, header } = located;
+    let first_bytes = header.total_bytes();
+    if header.last_offset() >= upper || (first_bytes > limit.max_bytes && !limit.at_least_one) {
+        bytes.clear();
+        return Ok(None);
+    }
+    let left = usize::try_from(segment.len().saturating_sub(*position)).unwrap_or(usize::MAX);
+    bytes.resize(limit.max_bytes.max(first_bytes).min(left), 0);
+    segment.read(bytes, *position)?;
+    let mut whole = 0;
+    let mut next = header.base_offset();
+    // Whatever stops this after the first batch (a limit, a cut-off batch, damage) is for the next read to tell.
+    while let Some(Ok((batch, length))) = bytes.get(whole..).map(BatchView::parse) {
+        if batch.base_offset() < next || batch.last_offset() >= upper {
+            break;
+        }
+        whole += length;
+        next = batch.next_offset();
+    }
+    bytes.truncate(whole);
+    if whole == 0 {
+        return Err(segment.damage(*position, DamageKind::Short).into());
+    }
+    Ok(Some((header.base_offset(), next)))
+}
+
+/// The largest timestamp of the batches wholly below `upper`.
+fn largest_below(segment: &Segment, upper: Offset) -> Result<TimestampMs, ReadError> {
+    let largest = std::cell::Cell::new(TimestampMs::NONE);
+    segment.locate_where(segment.base(), |header| {
+        let past = header.last_offset() >= upper;
+        if !past {
+            largest.set(largest.get().max(header.max_timestamp()));
+        }
+        past
+    })?;
+    Ok(largest.get())
+}
+
+/// The first record of a batch at or after `start` whose timestamp is `timestamp` or later.
+fn first_in_batch(
+    segment: &Segment,
+    located: &Located,
+    bytes: &[u8],
+    start: Offset,
+    timestamp: TimestampMs,
+) -> Result<Option<FoundTimestamp>, ReadError> {
+    let header = &located.header;
+    let undecodable = |what: String| segment.damage(located.position, DamageKind::Records(what));
+    let (batch, _) = BatchView::parse(bytes).map_err(|error| undecodable(error.to_string()))?;
+    let codec = header.attributes().codec().map_err(|id| undecodable(format!("unknown compression {id}")))?;
+    let records = compression::decompress(codec, batch.records_bytes(), RECORDS_BYTES_MAX);
+    let mut source = StreamSource::new(BufReader::new(records.map_err(|error| undecodable(error.to_string()))?));
+    for _ in 0..header.record_count() {
+        let record = walk_record(&mut source).map_err(|error| undecodable(format!("{error:?}")))?;
+        let offset = header.base_offset() + i64::from(record.offset_delta);
+        let record_timestamp = match header.attributes().timestamp_type() {
+            TimestampType::CreateTime => header.base_timestamp().after(record.timestamp_delta),
+            TimestampType::LogAppendTime => header.max_timestamp(),
+        };
+        if offset >= start && record_timestamp >= timestamp {
+            let leader_epoch = header.leader_epoch();
+            return Ok(Some(FoundTimestamp { offset, timestamp: record_timestamp, leader_epoch }));
+        }
+    }
+    Ok(None)
+}
+
+/// Decompression stops here: no batch that was let in grows to this, a damaged one might.
+const RECORDS_BYTES_MAX: u64 = 1 << 31;

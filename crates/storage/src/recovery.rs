@@ -1,0 +1,604 @@
+//! Opening a log: what is in its directory, what of it can be trusted, and what is done about the rest.
+//!
+//! After a clean close the tail of the last segment is read and nothing else. Otherwise every batch from the recovery
+//! point on is read and its checksum verified; at the first that is not whole, or does not follow the one before, the
+//! log is cut. Nothing below the recovery point is touched or doubted, save where no batch can be made out at all in the
+//! segment it lies in.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use byteorder::{BigEndian, ByteOrder};
+
+use crate::Offset;
+use crate::batch::BatchFault;
+use crate::checkpoint::{self, CheckpointError};
+use crate::data_dir::OpenHints;
+use crate::epochs::EpochHistory;
+use crate::error::{Damage, DamageKind, OpenError, ReadError};
+use crate::flush::Sealed;
+use crate::fs::File;
+use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
+use crate::io::{FileExt, IoContext, IoError};
+use crate::log::{Active, EPOCHS_FILE, Log, write_epochs};
+use crate::names::SegmentFile;
+use crate::options::LogOptions;
+use crate::producers::ProducerTable;
+use crate::reader::Shared;
+use crate::scan::{Found, Walk};
+use crate::segment::{Place, Segment};
+use crate::segments::Segments;
+use crate::snapshots;
+use crate::state_file::{LogState, StateFile};
+use crate::tidy::{Tidied, tidy};
+use crate::truncation::{remove_segments, resume};
+
+/// What opening a log found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// The last stop was clean: nothing was scanned.
+    pub clean: bool,
+    /// There was no segment, and the first one was made.
+    pub created: bool,
+    /// The log start.
+    pub start: Offset,
+    /// The end of the log.
+    pub end: Offset,
+    /// Where the scan began, unless the stop was clean; nothing below was doubted.
+    pub recovery_point: Offset,
+    /// Segments there are.
+    pub segments: u32,
+    /// Segments that were read batch by batch.
+    pub segments_scanned: u32,
+    /// Bytes of batches in them.
+    pub bytes_scanned: u64,
+    /// What was cut off the end.
+    pub cut: Option<Cut>,
+    /// Segments whose index files were missing or wrong and were written anew.
+    pub indexes_rebuilt: u32,
+    /// The leader epochs were missing or damaged and were taken from the batches.
+    pub epochs_rebuilt: bool,
+    /// Producer snapshots that were damaged, or past the end, and were removed.
+    pub snapshots_removed: u32,
+    /// Files of interrupted work that were removed or put in place.
+    pub leftovers: Vec<String>,
+    /// Files that are no log's. They were left alone.
+    pub ignored: Vec<String>,
+}
+
+/// What was cut off the end of a log when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The segment's file in which the cut is.
+    pub file: PathBuf,
+    /// Its length now.
+    pub at: u64,
+    /// Bytes cut off, in this file and those after it.
+    pub bytes: u64,
+    /// Segments removed as a whole.
+    pub segments: u32,
+    /// The end of the log now.
+    pub end: Offset,
+    /// Why.
+    pub reason: CutReason,
+}
+
+/// Why the end of a log was cut off.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CutReason {
+    /// What follows is not, or not only, what was appended: most often a write that a power cut tore.
+    #[error("{0}")]
+    Damage(DamageKind),
+    /// Only zeros follow, as where room was allocated ahead. No record is lost.
+    #[error("only zeros follow")]
+    Zeros,
+    /// The next segment begins elsewhere than this one ends: the batches in between were lost.
+    #[error("the next segment begins at {found}, not at {expected}")]
+    LostTail {
+        /// Where the log ends.
+        expected: Offset,
+        /// Where the next segment begins.
+        found: Offset,
+    },
+    /// All that there is lies below the log start.
+    #[error("everything lies below the log start, {log_start}")]
+    BelowLogStart {
+        /// The log start.
+        log_start: Offset,
+    },
+}
+
+/// Opens the log in a directory that is there.
+pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
+    let state = StateFile::load(&*place.fs, &place.dir)?;
+    let tidied = tidy(&place)?;
+    let mut opening = Opening::new(place, options, tidied)?;
+    opening.run(state.last(), hints)?;
+    opening.into_log(state)
+}
+
+/// A log being opened.
+struct Opening {
+    place: Place,
+    options: LogOptions,
+    report: RecoveryReport,
+    segments: Vec<Arc<Segment>>,
+    /// Segments without index files.
+    unindexed: Vec<Offset>,
+    epochs: Option<EpochHistory>,
+    epochs_on_disk: Option<EpochHistory>,
+    producers: ProducerTable,
+    start: Offset,
+    end: Offset,
+    recovery_point: Offset,
+    /// From which segment on batches may be unsynced.
+    unsynced_from: Option<Offset>,
+    active: Option<Active>,
+}
+
+/// What a scan of the tail of a segment found.
+struct Tail {
+    active: Active,
+    end: Offset,
+}
+
+impl Opening {
+    fn new(place: Place, options: LogOptions, tidied: Tidied) -> Result<Self, OpenError> {
+        let mut segments = Vec::with_capacity(tidied.segments.len());
+        let mut unindexed = Vec::new();
+        for (base, kinds) in &tidied.segments {
+            let path = place.path(*base, SegmentFile::Log);
+            let len = place.fs.metadata(&path).context("read metadata of", &path)?.len;
+            segments.push(Arc::new(Segment::new(place.clone(), *base, len)));
+            if [SegmentFile::OffsetIndex, SegmentFile::TimeIndex].iter().any(|kind| !kinds.contains(kind)) {
+                unindexed.push(*base);
+            }
+        }
+        let report =
+            RecoveryReport { leftovers: tidied.leftovers, ignored: tidied.ignored, ..RecoveryReport::default() };
+        Ok(Self {
+            producers: ProducerTable::new(options.max_producer_ids),
+            place,
+            options,
+            report,
+            segments,
+            unindexed,
+            epochs: None,
+            epochs_on_disk: None,
+            start: Offset::ZERO,
+            end: Offset::ZERO,
+            recovery_point: Offset::ZERO,
+            unsynced_from: None,
+            active: None,
+        })
+    }
+
+    fn run(&mut self, known: Option<LogState>, hints: OpenHints) -> Result<(), OpenError> {
+        let hinted_start = hints.log_start.unwrap_or(Offset::ZERO);
+        let mut log_start = known.map_or(hinted_start, |known| known.log_start.max(hinted_start)).max(Offset::ZERO);
+        self.read_epochs()?;
+        let Some(first) = self.segments.first().map(|segment| segment.base()) else {
+            self.report.clean = true;
+            return self.start_empty(log_start);
+        };
+        let tail = match hints.clean.unwrap_or_else(|| known.is_some_and(|known| known.clean)) {
+            true => self.read_tail()?,
+            false => None,
+        };
+        // A state file that says "closed at N" about a log that ends elsewhere was not the last to be written: another
+        // program was here.
+        let foreign = matches!((&tail, known), (Some(tail), Some(known)) if known.clean && known.end != tail.end);
+        if foreign && log_start > tail.as_ref().map_or(Offset::ZERO, |tail| tail.end) {
+            log_start = hinted_start;
+        }
+        match tail.filter(|_| hints.clean == Some(true) || !foreign) {
+            Some(Tail { active, end }) => {
+                self.report.clean = true;
+                (self.end, self.recovery_point) = (end, end);
+                self.rebuild_missing_indexes()?;
+                self.load_producers()?;
+                self.active = Some(active);
+            }
+            None => {
+                let known_point = known.filter(|_| !foreign).map(|known| known.recovery_point);
+                let points = [hints.recovery_point, known_point];
+                self.recovery_point = points.into_iter().flatten().min().unwrap_or(first).max(first);
+                // A log that we wrote has no gaps between segments; one of Kafka's may.
+                self.scan(known.is_some())?;
+            }
+        }
+        if self.end < log_start {
+            return self.drop_all_below(log_start);
+        }
+        self.start = log_start.max(first);
+        Ok(())
+    }
+
+    /// Makes the first segment of a log that has none.
+    fn start_empty(&mut self, base: Offset) -> Result<(), OpenError> {
+        let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
+        segment.create_file()?;
+        self.place.sync_dir()?;
+        self.active = Some(Active::new(segment.clone(), &self.options));
+        self.segments = vec![segment];
+        self.unsynced_from = None;
+        (self.start, self.end, self.recovery_point) = (base, base, base);
+        self.producers.clear();
+        self.report.created = true;
+        Ok(())
+    }
+
+    /// The log start was moved past all that is left of the log: it goes on there, so that no offset is given twice.
+    fn drop_all_below(&mut self, log_start: Offset) -> Result<(), OpenError> {
+        let removed = std::mem::take(&mut self.segments);
+        let bytes = removed.iter().map(|segment| segment.len()).sum();
+        remove_segments(&self.place, &removed)?;
+        self.start_empty(log_start)?;
+        if let Some(segment) = self.segments.first() {
+            self.report.cut = Some(Cut {
+                file: segment.path(),
+                at: 0,
+                bytes,
+                segments: u32::try_from(removed.len()).unwrap_or(u32::MAX),
+                end: log_start,
+                reason: CutReason::BelowLogStart { log_start },
+            });
+        }
+        Ok(())
+    }
+
+    fn read_epochs(&mut self) -> Result<(), OpenError> {
+        let path = self.place.dir.join(EPOCHS_FILE);
+        let is_there = match self.place.fs.metadata(&path) {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error).context("read metadata of", &path)?,
+        };
+        let entries = match checkpoint::read_epochs(&*self.place.fs, &path) {
+            Ok(entries) => EpochHistory::from_entries(entries).ok(),
+            Err(CheckpointError::Malformed { .. }) => None,
+            Err(CheckpointError::Io(error)) => return Err(error.into()),
+        };
+        self.epochs_on_disk = entries.filter(|_| is_there);
+        self.epochs = self.epochs_on_disk.clone();
+        Ok(())
+    }
+
+    /// Reads the end of the last segment. `None` unless whole batches fill it to its last byte.
+    fn read_tail(&mut self) -> Result<Option<Tail>, OpenError> {
+        let Some(segment) = self.segments.last().cloned() else { return Ok(None) };
+        let (base, len) = (segment.base(), segment.len());
+        let file = segment.file()?;
+        let loaded = MemoryIndexes::load(&self.place, base, len)?;
+        let mut indexes = loaded.unwrap_or_else(|| MemoryIndexes::new(base));
+        let mut from = 0;
+        if let Some(last) = indexes.offsets.last() {
+            from = u64::from(last.position);
+            let pointed_at = Walk::small(&*file, from, len).next_header().context("read", &segment.path())?;
+            if !matches!(pointed_at, Found::Batch(_, header) if (base..=last.offset).contains(&header.base_offset())) {
+                (indexes, from) = (MemoryIndexes::new(base), 0);
+            }
+        }
+        let mut writer = IndexWriter::resume(Arc::new(indexes), base, len, &self.options);
+        if from == 0 {
+            // Without an entry to begin at, the entries are made on the way.
+            writer = IndexWriter::new(base, &self.options);
+        }
+        let mut end = base;
+        let mut walk = Walk::new(&*file, from, len);
+        loop {
+            match walk.next_header().context("read", &segment.path())? {
+                Found::Batch(position, header) => {
+                    if header.base_offset() < end || header.last_offset() < header.base_offset() {
+                        return Ok(None);
+                    }
+                    if from == 0 {
+                        writer.add(position, &header)
+                    } else {
+                        writer.note(&header)
+                    }
+                    end = header.next_offset();
+                }
+                Found::End => break,
+                Found::Bad(..) => return Ok(None),
+            }
+        }
+        let active = resume(&segment, writer.indexes().clone(), len, &self.options).map_err(unread)?;
+        publish(&active);
+        Ok(Some(Tail { active, end }))
+    }
+
+    /// Reads every batch from the recovery point's segment on, and cuts at the first that does not belong.
+    fn scan(&mut self, contiguous: bool) -> Result<(), OpenError> {
+        let floor = self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
+        let Some(base) = self.segments.get(floor).map(|segment| segment.base()) else { return Ok(()) };
+        self.unsynced_from = Some(base);
+        self.report.recovery_point = self.recovery_point;
+        self.load_producers_at(base, floor)?;
+        self.rebuild_missing_epochs(floor)?;
+        let mut expected = base;
+        let mut at = floor;
+        while let Some(segment) = self.segments.get(at).cloned() {
+            if segment.base() < expected || (contiguous && segment.base() != expected) {
+                let reason = CutReason::LostTail { expected, found: segment.base() };
+                let last = self.segments.get(at.saturating_sub(1)).cloned();
+                if let Some(last) = last {
+                    self.cut(at, &last, last.len(), expected, reason)?;
+                }
+                break;
+            }
+            expected = segment.base();
+            let scanned = self.scan_segment(&segment, &mut expected)?;
+            if let Some((position, reason)) = scanned {
+                self.cut(at + 1, &segment, position, expected, reason)?;
+                break;
+            }
+            at += 1;
+        }
+        self.end = expected;
+        // The data files first, then what follows from them.
+        self.write_scanned_indexes(floor)?;
+        if let Some(last) = self.segments.last() {
+            let Indexes::Memory(indexes) = last.indexes().map_err(unread)? else { unreachable!("set by the scan") };
+            let mut active = resume(last, indexes, last.len(), &self.options).map_err(unread)?;
+            // Not known to be synced: the next flush has to.
+            active.file = Some(last.file()?);
+            self.active = Some(active);
+        }
+        self.recovery_point = self.recovery_point.min(self.end);
+        Ok(())
+    }
+
+    /// Reads one segment. Returns where and why it has to be cut, if it has to.
+    fn scan_segment(
+        &mut self,
+        segment: &Arc<Segment>,
+        expected: &mut Offset,
+    ) -> Result<Option<(u64, CutReason)>, OpenError> {
+        let (base, len, path) = (segment.base(), segment.len(), segment.path());
+        let file = segment.file()?;
+        let mut writer = IndexWriter::new(base, &self.options);
+        let mut walk = Walk::new(&*file, 0, len);
+        self.report.segments_scanned += 1;
+        let stopped = loop {
+            match walk.next_batch().context("read", &path)? {
+                Found::Batch(position, batch) => {
+                    let header = *batch.header();
+                    let (first, last) = (header.base_offset(), header.last_offset());
+                    if first < *expected || last < first || last - base > i64::from(i32::MAX) || last == Offset::MAX {
+                        let what = DamageKind::Offsets { first, last, expected: *expected };
+                        break Some((position, CutReason::Damage(what)));
+                    }
+                    if last >= self.recovery_point
+                        && let Err(fault) = batch.verify_crc()
+                    {
+                        break Some((position, CutReason::Damage(fault.into())));
+                    }
+                    self.producers.replicated(&batch);
+                    if let Some(epochs) = &mut self.epochs
+                        && header.leader_epoch() > epochs.latest()
+                    {
+                        epochs.assign(header.leader_epoch(), first);
+                    }
+                    writer.add(position, &header);
+                    *expected = header.next_offset();
+                }
+                Found::End => break None,
+                Found::Bad(position, fault) => {
+                    if let BatchFault::OldFormat(magic) = fault
+                        && is_old_message(&*file, position, len).context("read", &path)?
+                    {
+                        return Err(OpenError::OldFormat { file: path, position, magic });
+                    }
+                    let zeros = matches!(fault, BatchFault::Length(0) | BatchFault::Partial { .. })
+                        && walk.only_zeros_left().context("read", &path)?;
+                    let reason = if zeros { CutReason::Zeros } else { CutReason::Damage(fault.into()) };
+                    break Some((position, reason));
+                }
+            }
+        };
+        writer.finish();
+        self.report.bytes_scanned += stopped.as_ref().map_or(len, |(position, _)| *position);
+        segment.publish(segment.len(), writer.largest_timestamp());
+        segment.set_indexes(Indexes::Memory(writer.indexes().clone()));
+        Ok(stopped)
+    }
+
+    /// Ends the log at `position` of `last`, and removes the segments from the one with index `from` on.
+    fn cut(
+        &mut self,
+        from: usize,
+        last: &Arc<Segment>,
+        position: u64,
+        end: Offset,
+        reason: CutReason,
+    ) -> Result<(), OpenError> {
+        let removed = self.segments.split_off(from.min(self.segments.len()));
+        let bytes = last.len() - position + removed.iter().map(|segment| segment.len()).sum::<u64>();
+        remove_segments(&self.place, &removed)?;
+        // Durable before anything is appended: else a crash could put batches of this tail behind new ones.
+        self.place.sync_dir()?;
+        if position < last.len() {
+            let (file, path) = (last.file()?, last.path());
+            file.set_len(position).context("cut", &path)?;
+            file.sync_data().context("sync", &path)?;
+            last.publish(position, last.largest_timestamp().map_err(unread)?);
+        }
+        let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
+        self.report.cut = Some(Cut { file: last.path(), at: position, bytes, segments, end, reason });
+        Ok(())
+    }
+
+    /// Writes the index files of the sealed segments that were scanned, where they are not what the batches say.
+    fn write_scanned_indexes(&mut self, floor: usize) -> Result<(), OpenError> {
+        let last = self.segments.len().saturating_sub(1);
+        for segment in self.segments.iter().take(last).skip(floor) {
+            let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
+            if !IndexWriter::files_match(&self.place, segment.base(), &indexes)? {
+                IndexWriter::write_files(&self.place, segment.base(), &indexes)?;
+                self.report.indexes_rebuilt += 1;
+            }
+            segment.unload_indexes();
+        }
+        Ok(())
+    }
+
+    /// Builds the indexes of sealed segments that have none.
+    fn rebuild_missing_indexes(&mut self) -> Result<(), OpenError> {
+        let last = self.segments.last().map(|segment| segment.base());
+        for segment in &self.segments {
+            if Some(segment.base()) == last || segment.len() == 0 || !self.unindexed.contains(&segment.base()) {
+                continue;
+            }
+            let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
+            IndexWriter::write_files(&self.place, segment.base(), &indexes)?;
+            segment.rebuilt_indexes_written();
+            self.report.indexes_rebuilt += 1;
+        }
+        Ok(())
+    }
+
+    /// The producers' state at the end of a log that was closed well.
+    fn load_producers(&mut self) -> Result<(), OpenError> {
+        let segments = Segments::new(self.segments.clone());
+        let (producers, unusable) =
+            snapshots::reload(&self.place, &segments, self.end, self.options.max_producer_ids).map_err(unread)?;
+        self.producers = producers;
+        self.report.snapshots_removed += unusable;
+        self.rebuild_missing_epochs(self.segments.len())
+    }
+
+    /// The producers' state where the scan begins; the scan takes in the rest.
+    fn load_producers_at(&mut self, base: Offset, floor: usize) -> Result<(), OpenError> {
+        let below = Segments::new(self.segments.iter().take(floor).cloned().collect());
+        let (producers, unusable) =
+            snapshots::reload(&self.place, &below, base, self.options.max_producer_ids).map_err(unread)?;
+        self.producers = producers;
+        self.report.snapshots_removed += unusable;
+        Ok(())
+    }
+
+    /// Takes the leader epochs of the segments before `upto` from their batches, if their file does not tell.
+    fn rebuild_missing_epochs(&mut self, upto: usize) -> Result<(), OpenError> {
+        if self.epochs.is_some() {
+            return Ok(());
+        }
+        let mut epochs = EpochHistory::new();
+        for segment in self.segments.iter().take(upto) {
+            let file = segment.file()?;
+            let mut walk = Walk::new(&*file, 0, segment.len());
+            while let Found::Batch(_, header) = walk.next_header().context("read", &segment.path())? {
+                if header.leader_epoch() > epochs.latest() {
+                    epochs.assign(header.leader_epoch(), header.base_offset());
+                }
+            }
+        }
+        self.report.epochs_rebuilt = self.segments.iter().any(|segment| segment.len() > 0);
+        self.epochs = Some(epochs);
+        Ok(())
+    }
+
+    fn into_log(mut self, mut state: StateFile) -> Result<(Log, RecoveryReport), OpenError> {
+        let Some(active) = self.active.take() else { unreachable!("every way to open a log ends with a segment") };
+        let mut epochs = self.epochs.take().unwrap_or_default();
+        epochs.truncate_from_end(self.end);
+        epochs.truncate_from_start(self.start);
+        if self.epochs_on_disk.as_ref() != Some(&epochs) && !(self.report.created && epochs.is_empty()) {
+            write_epochs(&self.place, &self.place.dir.join(EPOCHS_FILE), epochs.entries())?;
+        }
+        let known = snapshots::list(&self.place)?;
+        let past_end = known.iter().filter(|offset| **offset > self.end).count();
+        snapshots::remove_unless(&self.place, |offset| offset <= self.end)?;
+        self.report.snapshots_removed += u32::try_from(past_end).unwrap_or(u32::MAX);
+
+        // Before the first append: a recovery point, or a clean flag, above what is left of the log would make the next
+        // recovery trust what is appended from now on unread.
+        let lowered =
+            LogState { clean: false, log_start: self.start, recovery_point: self.recovery_point, end: self.end };
+        let trusts_too_much =
+            |known: LogState| known.recovery_point > self.recovery_point || (known.clean && known.end != self.end);
+        if state.last().is_some_and(trusts_too_much) {
+            state.record(&*self.place.fs, lowered)?;
+        }
+
+        self.report.start = self.start;
+        self.report.end = self.end;
+        self.report.segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
+        let segments = Segments::new(self.segments);
+        let mut sealed = Vec::new();
+        if let Some(from) = self.unsynced_from {
+            let before_last = segments.with_ends(self.end).filter(|(segment, _)| segment.base() >= from);
+            for (segment, end) in before_last.filter(|(segment, _)| segment.base() < active.segment.base()) {
+                let (segment, file) = (segment.clone(), segment.file()?);
+                sealed.push(Sealed { segment, file, end, indexes: None, snapshot: None });
+            }
+        }
+        let shared = Shared::new(segments, epochs.entries(), self.start, self.end);
+        shared.set_flushed(self.recovery_point.max(self.start.min(self.end)).min(self.end));
+        let log = Log {
+            place: self.place,
+            options: self.options,
+            shared: Arc::new(shared),
+            state,
+            active,
+            directory_changes: u64::from(self.unsynced_from.is_some()),
+            sealed,
+            epochs,
+            producers: self.producers,
+            recovery_point: self.recovery_point,
+            directory_synced: 0,
+            side_files: Arc::new(Mutex::new(())),
+            side_file_error: None,
+            jobs: Vec::new(),
+            unlinks: Default::default(),
+            producers_looked_at: None,
+            lock: None,
+        };
+        Ok((log, self.report))
+    }
+}
+
+/// Publishes what a tail scan found.
+fn publish(active: &Active) {
+    active.segment.set_indexes(Indexes::Memory(active.indexes.indexes().clone()));
+    active.segment.publish(active.len, active.indexes.largest_timestamp());
+}
+
+/// Whether a message of format 0 or 1 begins at `position`: one whose own checksum (CRC-32 over all behind it) matches.
+fn is_old_message(file: &dyn File, position: u64, end: u64) -> io::Result<bool> {
+    const PREFIX_BYTES: usize = 16;
+    let mut prefix = [0; PREFIX_BYTES];
+    if file.read_full_at(&mut prefix, position)? < PREFIX_BYTES {
+        return Ok(false);
+    }
+    let length = BigEndian::read_i32(prefix.get(8..12).unwrap_or(&[0; 4]));
+    let crc = BigEndian::read_u32(prefix.get(12..16).unwrap_or(&[0; 4]));
+    let Some(length) = u64::try_from(length).ok().and_then(|length| length.checked_sub(4)) else { return Ok(false) };
+    let body = position + PREFIX_BYTES as u64;
+    // Held against the file's end, so that no more is allocated than the file has.
+    if length > end.saturating_sub(body) {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, body)?;
+    Ok(crc32fast::hash(&bytes) == crc)
+}
+
+/// A read error while a log is opened.
+fn unread(error: ReadError) -> OpenError {
+    match error {
+        ReadError::Io(error) => OpenError::Io(error),
+        ReadError::Damaged(Damage { file, position, what }) => OpenError::Io(IoError {
+            verb: "make out batches in",
+            path: file,
+            source: io::Error::new(io::ErrorKind::InvalidData, format!("byte {position}: {what}")),
+        }),
+        other => OpenError::Io(IoError {
+            verb: "read",
+            path: PathBuf::new(),
+            source: io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+        }),
+    }
+}

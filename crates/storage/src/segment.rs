@@ -1,0 +1,331 @@
+//! One segment: the batches from its base offset to the next segment's, with their indexes.
+//!
+//! The writer and all readers share it. What the writer changes while they look on is published by atomics: the length
+//! last, so that whoever sees it sees the index entries too.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::batch::{BatchHeader, BatchView};
+use crate::error::{Damage, DamageKind, ReadError};
+use crate::fs::{File, Fs, OpenMode};
+use crate::indexes::{IndexWriter, Indexes};
+use crate::io::{FileExt, IoContext, IoError};
+use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
+use crate::open_files::{FileSlot, OpenFiles};
+use crate::options::LogOptions;
+use crate::scan::{Found, Walk};
+use crate::{Offset, TimestampMs};
+
+/// The largest timestamp of a segment is not known yet: its time index was not read.
+const UNKNOWN: i64 = i64::MIN;
+
+/// The places of a log's files.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The file system.
+    pub(crate) fs: Arc<dyn Fs>,
+    /// The partition's directory.
+    pub(crate) dir: Arc<Path>,
+    /// The bound on open files.
+    pub(crate) open_files: OpenFiles,
+}
+
+impl Place {
+    /// The path of a segment's file.
+    pub(crate) fn path(&self, base: Offset, kind: SegmentFile) -> PathBuf {
+        self.dir.join(SegmentFileName::live(base, kind).to_string())
+    }
+
+    /// The path of a segment's file after it was given up.
+    pub(crate) fn deleted_path(&self, base: Offset, kind: SegmentFile) -> PathBuf {
+        let name = SegmentFileName { base_offset: base, kind, state: SegmentFileState::Deleted };
+        self.dir.join(name.to_string())
+    }
+
+    /// Removes a file that may not be there.
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), IoError> {
+        match self.fs.remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done.context("remove", path),
+        }
+    }
+
+    /// Makes what was created, renamed and removed in the directory durable.
+    pub(crate) fn sync_dir(&self) -> Result<(), IoError> {
+        self.fs.sync_dir(&self.dir).context("sync directory", &self.dir)
+    }
+}
+
+/// Where a batch lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Located {
+    pub(crate) position: u64,
+    pub(crate) header: BatchHeader,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    place: Place,
+    base: Offset,
+    len: AtomicU64,
+    largest_timestamp: AtomicI64,
+    file: Arc<FileSlot>,
+    inode: OnceLock<u64>,
+    indexes: Mutex<Option<Indexes>>,
+    rebuilt: AtomicBool,
+    retired: AtomicBool,
+}
+
+impl Segment {
+    /// A segment whose file has `len` bytes of whole batches. Its indexes are read when they are first needed.
+    pub(crate) fn new(place: Place, base: Offset, len: u64) -> Self {
+        Self {
+            place,
+            base,
+            len: AtomicU64::new(len),
+            largest_timestamp: AtomicI64::new(UNKNOWN),
+            file: Arc::default(),
+            inode: OnceLock::new(),
+            indexes: Mutex::new(None),
+            rebuilt: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+        }
+    }
+
+    /// The offset its name tells.
+    pub(crate) fn base(&self) -> Offset {
+        self.base
+    }
+
+    /// Bytes of whole batches that readers may see.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Publishes an append, or a cut.
+    pub(crate) fn publish(&self, len: u64, largest_timestamp: TimestampMs) {
+        self.largest_timestamp.store(largest_timestamp.0, Ordering::Relaxed);
+        self.len.store(len, Ordering::Release);
+    }
+
+    /// It left the log: nothing is to be written for it any more.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it left the log.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::SeqCst)
+    }
+
+    /// The path of its data file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.place.path(self.base, SegmentFile::Log)
+    }
+
+    /// Its data file. `NotFound` if it is gone, or if the name is another file's by now.
+    pub(crate) fn file(&self) -> Result<Arc<dyn File>, IoError> {
+        let open = || {
+            let file = self.place.fs.open(&self.path(), OpenMode::ReadWrite)?;
+            let inode = file.metadata()?.inode;
+            if *self.inode.get_or_init(|| inode) != inode {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "the name is another file's now"));
+            }
+            Ok(file)
+        };
+        self.file.get(&self.place.open_files, open).context("open", &self.path())
+    }
+
+    /// Creates its data file, empty. A leftover of the same name that is no part of the log is removed first.
+    pub(crate) fn create_file(&self) -> Result<(), IoError> {
+        let path = self.path();
+        let file = match self.place.fs.open(&path, OpenMode::CreateNew) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.place.fs.remove_file(&path).context("remove", &path)?;
+                self.place.fs.open(&path, OpenMode::CreateNew)
+            }
+            opened => opened,
+        };
+        let file = file.context("create", &path)?;
+        let inode = file.metadata().context("read metadata of", &path)?.inode;
+        // A new segment: nobody can have opened its file before.
+        let _ = self.inode.set(inode);
+        self.file.get(&self.place.open_files, || Ok(file)).context("open", &path).map(|_| ())
+    }
+
+    /// The indexes: those in memory while it is active, else those in its files, rebuilt if they are bad or missing.
+    pub(crate) fn indexes(&self) -> Result<Indexes, ReadError> {
+        let mut indexes = self.lock_indexes();
+        if let Some(indexes) = &*indexes {
+            return Ok(indexes.clone());
+        }
+        let loaded = match Indexes::load(&self.place, self.base, self.len())? {
+            Some(loaded) => loaded,
+            None => self.rebuild_indexes()?,
+        };
+        Ok(indexes.insert(loaded).clone())
+    }
+
+    /// Puts the writer's indexes in place.
+    pub(crate) fn set_indexes(&self, indexes: Indexes) {
+        *self.lock_indexes() = Some(indexes);
+    }
+
+    /// Has the indexes read from their files when they are next needed.
+    pub(crate) fn unload_indexes(&self) {
+        *self.lock_indexes() = None;
+    }
+
+    /// The indexes that a reader found its files' to be wrong against and built anew, until they are written.
+    pub(crate) fn rebuilt_indexes(&self) -> Option<Indexes> {
+        let rebuilt = self.rebuilt.load(Ordering::Relaxed);
+        if rebuilt { self.lock_indexes().clone() } else { None }
+    }
+
+    /// The rebuilt indexes were written.
+    pub(crate) fn rebuilt_indexes_written(&self) {
+        self.rebuilt.store(false, Ordering::Relaxed);
+    }
+
+    fn lock_indexes(&self) -> MutexGuard<'_, Option<Indexes>> {
+        self.indexes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The largest timestamp of its batches, [`TimestampMs::NONE`] if they have none.
+    pub(crate) fn largest_timestamp(&self) -> Result<TimestampMs, ReadError> {
+        let known = self.largest_timestamp.load(Ordering::Relaxed);
+        if known != UNKNOWN {
+            return Ok(TimestampMs(known));
+        }
+        let last = self.indexes()?.last_time().context("read an index of", &self.path())?;
+        let largest = last.map_or(TimestampMs::NONE, |last| last.timestamp);
+        self.largest_timestamp.store(largest.0, Ordering::Relaxed);
+        Ok(largest)
+    }
+
+    /// Where to begin to look for the first record with this timestamp or a later one.
+    pub(crate) fn offset_before(&self, timestamp: TimestampMs) -> Result<Offset, ReadError> {
+        let before = self.indexes()?.offset_before(timestamp).context("read an index of", &self.path())?;
+        Ok(before)
+    }
+
+    /// The first batch that holds `target` or a later offset.
+    pub(crate) fn locate(&self, target: Offset) -> Result<Option<Located>, ReadError> {
+        self.locate_where(target, |header| header.last_offset() >= target)
+    }
+
+    /// The first batch that `wanted` wants, of those from (about) the one that holds `near` on.
+    pub(crate) fn locate_where(
+        &self,
+        near: Offset,
+        wanted: impl Fn(&BatchHeader) -> bool,
+    ) -> Result<Option<Located>, ReadError> {
+        let (len, file) = (self.len(), self.file()?);
+        if len == 0 {
+            return Ok(None);
+        }
+        let from = self.position_near(&*file, near, len)?;
+        let mut walk = Walk::small(&*file, from, len);
+        loop {
+            match walk.next_header().context("read", &self.path())? {
+                Found::Batch(position, header) if wanted(&header) => return Ok(Some(Located { position, header })),
+                Found::Batch(..) => {}
+                Found::End => return Ok(None),
+                Found::Bad(position, fault) => return Err(self.damage(position, fault.into()).into()),
+            }
+        }
+    }
+
+    /// Where to cut so that no offset from `to` on is left, and the end of what stays.
+    pub(crate) fn cut_for(&self, to: Offset) -> Result<(u64, Offset), ReadError> {
+        let (len, file) = (self.len(), self.file()?);
+        if len == 0 {
+            return Ok((0, self.base));
+        }
+        // From a batch that stays, so that the end of the last one that does is known.
+        let from = self.position_near(&*file, to + -1, len)?;
+        let mut walk = Walk::small(&*file, from, len);
+        let mut kept_end = None;
+        loop {
+            match walk.next_header().context("read", &self.path())? {
+                Found::Batch(position, header) if header.last_offset() >= to => {
+                    let first = if position == 0 { self.base } else { header.base_offset() };
+                    return Ok((position, kept_end.unwrap_or(first)));
+                }
+                Found::Batch(_, header) => kept_end = Some(header.next_offset()),
+                Found::End => return Ok((len, kept_end.unwrap_or(self.base))),
+                Found::Bad(position, fault) => return Err(self.damage(position, fault.into()).into()),
+            }
+        }
+    }
+
+    /// Where to begin to look for the batch that holds `near`: what the index says, if a batch confirms it.
+    fn position_near(&self, file: &dyn File, near: Offset, len: u64) -> Result<u64, ReadError> {
+        let indexes = self.indexes()?;
+        let position = indexes.position_of(near).context("read an index of", &self.path())?;
+        if position == 0 {
+            return Ok(0);
+        }
+        let pointed_at = Walk::small(file, position, len).next_header().context("read", &self.path())?;
+        if matches!(&pointed_at, Found::Batch(_, header) if (self.base..=near).contains(&header.base_offset())) {
+            return Ok(position);
+        }
+        let Indexes::Files(bad) = &indexes else {
+            // The indexes in memory are right, so the data is not (or is being cut, and this read runs again).
+            let fault = match pointed_at {
+                Found::Bad(_, fault) => fault.into(),
+                _ => DamageKind::Short,
+            };
+            return Err(self.damage(position, fault).into());
+        };
+        // The log has the last word: the index is wrong. Somebody else may have found out already.
+        let rebuilt = self.rebuild_indexes()?;
+        let mut current = self.lock_indexes();
+        if matches!(&*current, Some(Indexes::Files(files)) if Arc::ptr_eq(files, bad)) {
+            *current = Some(rebuilt.clone());
+        }
+        drop(current);
+        rebuilt.position_of(near).context("read an index of", &self.path()).map_err(ReadError::from)
+    }
+
+    /// The whole batch at `position`.
+    pub(crate) fn read_batch(&self, located: &Located) -> Result<Vec<u8>, ReadError> {
+        let mut bytes = vec![0; located.header.total_bytes()];
+        self.read(&mut bytes, located.position)?;
+        match BatchView::parse(&bytes) {
+            Ok(_) => Ok(bytes),
+            Err(error) => Err(self.damage(located.position, error.what.into()).into()),
+        }
+    }
+
+    /// Fills the buffer from `position`. The end of the file is damage: what is published is there.
+    pub(crate) fn read(&self, buffer: &mut [u8], position: u64) -> Result<(), ReadError> {
+        let read = self.file()?.read_full_at(buffer, position).context("read", &self.path())?;
+        if read < buffer.len() {
+            return Err(self.damage(position + read as u64, DamageKind::Short).into());
+        }
+        Ok(())
+    }
+
+    /// Names damage in its data file.
+    pub(crate) fn damage(&self, position: u64, what: DamageKind) -> Damage {
+        Damage { file: self.path(), position, what }
+    }
+
+    /// The indexes as they follow from the batches, up to damage, behind which no batch can be made out.
+    fn rebuild_indexes(&self) -> Result<Indexes, ReadError> {
+        let (len, file) = (self.len(), self.file()?);
+        let mut writer = IndexWriter::new(self.base, &LogOptions::default());
+        let mut walk = Walk::new(&*file, 0, len);
+        while let Found::Batch(position, header) = walk.next_header().context("read", &self.path())? {
+            writer.add(position, &header);
+        }
+        writer.finish();
+        self.rebuilt.store(true, Ordering::Relaxed);
+        Ok(Indexes::Memory(writer.indexes().clone()))
+    }
+}

@@ -1,0 +1,55 @@
+//! The ordered set of a log's segments, as readers see it.
+
+use std::sync::Arc;
+
+use crate::Offset;
+use crate::segment::Segment;
+
+/// An immutable list of segments by rising base offset. The writer replaces the whole list; a reader that holds an old
+/// one sees a log that was.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segments {
+    by_base: Vec<Arc<Segment>>,
+}
+
+impl Segments {
+    /// The list of these segments, which must be in order.
+    pub(crate) fn new(by_base: Vec<Arc<Segment>>) -> Self {
+        debug_assert!(by_base.is_sorted_by(|one, other| one.base() < other.base()), "segments in order");
+        Self { by_base }
+    }
+
+    /// All of them, oldest first.
+    pub(crate) fn all(&self) -> &[Arc<Segment>] {
+        &self.by_base
+    }
+
+    /// Those that may hold `from` or a later offset.
+    pub(crate) fn holding(&self, from: Offset) -> &[Arc<Segment>] {
+        let after = self.by_base.partition_point(|segment| segment.base() <= from);
+        self.by_base.get(after.saturating_sub(1)..).unwrap_or_default()
+    }
+
+    /// Each segment with the base of the next one, `end` for the last.
+    pub(crate) fn with_ends(&self, end: Offset) -> impl DoubleEndedIterator<Item = (&Arc<Segment>, Offset)> {
+        let last = self.by_base.len().saturating_sub(1);
+        self.by_base.iter().enumerate().map(move |(at, segment)| {
+            let next = if at == last { None } else { self.by_base.get(at + 1) };
+            (segment, next.map_or(end, |next| next.base()))
+        })
+    }
+
+    /// The list with one more at the end.
+    pub(crate) fn with(&self, segment: Arc<Segment>) -> Self {
+        let mut by_base = self.by_base.clone();
+        by_base.push(segment);
+        Self::new(by_base)
+    }
+
+    /// The list without what lies below `base`, and what was taken out.
+    pub(crate) fn split_below(&self, base: Offset) -> (Vec<Arc<Segment>>, Self) {
+        let keep = self.by_base.partition_point(|segment| segment.base() < base);
+        let (below, rest) = self.by_base.split_at(keep);
+        (below.to_vec(), Self { by_base: rest.to_vec() })
+    }
+}

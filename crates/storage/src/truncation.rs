@@ -1,0 +1,295 @@
+//! Taking records off either end of the log, in an order that a crash at any point survives.
+
+use std::sync::{Arc, PoisonError};
+
+use crate::Offset;
+use crate::epochs::EpochHistory;
+use crate::error::{Fence, ReadError, TruncateError};
+use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
+use crate::io::{IoContext, IoError};
+use crate::log::{Active, Log};
+use crate::names::SegmentFile;
+use crate::producers::ProducerTable;
+use crate::scan::{Found, Walk};
+use crate::segment::{Place, Segment};
+use crate::segments::Segments;
+use crate::snapshots;
+
+/// What was really cut off the end of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncated {
+    /// The end of the log before.
+    pub from: Offset,
+    /// The end of the log now.
+    pub end: Offset,
+    /// Bytes of batches that are gone.
+    pub bytes: u64,
+    /// Segments that are gone as a whole.
+    pub segments: u32,
+}
+
+/// All kinds of files a segment may have, the data first: without it the others mean nothing.
+pub(crate) const SEGMENT_FILES: [SegmentFile; 4] =
+    [SegmentFile::Log, SegmentFile::OffsetIndex, SegmentFile::TimeIndex, SegmentFile::TransactionIndex];
+
+/// Removes segments for good, the last one first, so that a crash leaves a prefix and no hole.
+pub(crate) fn remove_segments(place: &Place, segments: &[Arc<Segment>]) -> Result<(), IoError> {
+    for segment in segments.iter().rev() {
+        for kind in SEGMENT_FILES {
+            place.remove(&place.path(segment.base(), kind))?;
+        }
+    }
+    Ok(())
+}
+
+impl Log {
+    /// Cuts the log so that no offset from `to` on is left. The batch that holds `to` goes as a whole, and the end is
+    /// then the end of the last batch that stays. At or below the log start everything goes and the log goes on at `to`.
+    ///
+    /// At or past the end only epochs that have no record are forgotten.
+    ///
+    /// The order holds for a crash at any point: first the recovery point is lowered durably, then segments go from the
+    /// last down, then the batches, and everything is synced before this returns. After a crash the end is anything
+    /// from the new one to the old.
+    ///
+    /// # Errors
+    /// [`TruncateError::Io`] and [`TruncateError::Damaged`] if nothing was changed; [`TruncateError::Closed`] if it
+    /// failed half way.
+    pub fn truncate_to(&mut self, to: Offset) -> Result<Truncated, TruncateError> {
+        self.shared.usable()?;
+        if to < Offset::ZERO {
+            return Err(TruncateError::Negative(to));
+        }
+        let from = self.end();
+        if to >= from {
+            self.forget_epochs_from(from)?;
+            return Ok(Truncated { from, end: from, bytes: 0, segments: 0 });
+        }
+        if to <= self.start() {
+            return self.reset(to, to);
+        }
+        let segments = self.shared.segments();
+        let Some(segment) = segments.holding(to).first().cloned() else { return self.reset(to, to) };
+        let (position, kept_end) = segment.cut_for(to)?;
+        if kept_end < self.start() {
+            // The log starts inside of the batch that goes.
+            return self.reset(self.start(), self.start());
+        }
+        let active = reactivated(&self.place, &segment, position, kept_end, &self.options)?;
+        let indexes = active.indexes.indexes().clone();
+        let (kept, removed) = segments.split_below(segment.base().next());
+        let bytes = segment.len() - position + removed.all().iter().map(|segment| segment.len()).sum::<u64>();
+
+        self.record_state(self.start(), self.recovery_point.min(kept_end))?;
+        let done = self.half_done_closes(|log| {
+            let side_files = log.side_files.clone();
+            let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
+            log.lower_marks(kept_end);
+            segment.set_indexes(Indexes::Memory(indexes));
+            log.shared.set_segments(Segments::new(kept));
+            log.active = active;
+            log.sealed.retain(|sealed| sealed.segment.base() < segment.base());
+            segment.publish(position, log.active.indexes.largest_timestamp());
+            log.shared.set_end(kept_end);
+            log.shared.next_generation();
+            // Only now the files: a reader that was under way notices and reads again.
+            remove_segments(&log.place, removed.all())?;
+            for kind in [SegmentFile::OffsetIndex, SegmentFile::TimeIndex] {
+                log.place.remove(&log.place.path(segment.base(), kind))?;
+            }
+            snapshots::remove_unless(&log.place, |offset| offset <= kept_end)?;
+            // Both synced before anything is appended: else a crash could put old batches behind new ones.
+            log.place.sync_dir()?;
+            log.directory_synced = log.directory_changes;
+            let file = segment.file()?;
+            file.set_len(position).context("cut", &segment.path())?;
+            file.sync_data().context("sync", &segment.path())?;
+            log.forget_epochs_from(kept_end)?;
+            let segments = log.shared.segments();
+            let max_producers = log.options.max_producer_ids;
+            log.producers = snapshots::reload(&log.place, &segments, kept_end, max_producers)?.0;
+            Ok(())
+        });
+        done?;
+        let segments = u32::try_from(removed.all().len()).unwrap_or(u32::MAX);
+        Ok(Truncated { from, end: kept_end, bytes, segments })
+    }
+
+    /// Empties the log and lets it go on at `start`, whether that lies before, in or past it: for a follower whose
+    /// leader's log starts above the end of its own.
+    ///
+    /// # Errors
+    /// As [`Log::truncate_to`].
+    pub fn reset_to(&mut self, start: Offset) -> Result<Truncated, TruncateError> {
+        self.shared.usable()?;
+        if start < Offset::ZERO {
+            return Err(TruncateError::Negative(start));
+        }
+        self.reset(start, start)
+    }
+
+    /// Moves the log start up to `to`, durably; at or below the start nothing happens. Returns the start.
+    ///
+    /// What lies below cannot be read any more; the files of segments wholly below go with
+    /// [housekeeping](Log::housekeeping).
+    ///
+    /// # Errors
+    /// [`TruncateError::PastEnd`] past the end of the log; [`TruncateError::Io`] if nothing was changed.
+    pub fn advance_start(&mut self, to: Offset) -> Result<Offset, TruncateError> {
+        self.shared.usable()?;
+        let (start, end) = (self.start(), self.end());
+        if to > end {
+            return Err(TruncateError::PastEnd { to, end });
+        }
+        if to <= start {
+            return Ok(start);
+        }
+        self.record_state(to, self.recovery_point)?;
+        self.shared.set_start(to);
+        let mut epochs = self.epochs.clone();
+        if epochs.truncate_from_start(to) {
+            // The start has moved, whatever becomes of this file: opening the log trims the epochs again.
+            let written = self.replace_epochs(epochs);
+            self.shared.usable()?;
+            written?;
+        }
+        Ok(to)
+    }
+
+    /// Empties the log, to go on at `base`, with everything below `start` unreadable.
+    fn reset(&mut self, base: Offset, start: Offset) -> Result<Truncated, TruncateError> {
+        let from = self.end();
+        let bytes = self.size_bytes();
+        let removed = self.shared.segments();
+        // A start that moves up moves before the files go, one that moves down after: a crash in between neither gives
+        // offsets again nor brings records back that were below the start.
+        self.record_state(self.start().max(start), self.recovery_point.min(base))?;
+        let done = self.half_done_closes(|log| {
+            let side_files = log.side_files.clone();
+            let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
+            log.lower_marks(Offset(i64::MIN));
+            let segment = Arc::new(Segment::new(log.place.clone(), base, 0));
+            log.active = Active::new(segment.clone(), &log.options);
+            log.sealed.clear();
+            log.shared.set_segments(Segments::new(vec![segment.clone()]));
+            log.shared.set_start(start);
+            log.shared.set_end(base);
+            log.shared.set_flushed(base);
+            log.shared.next_generation();
+            remove_segments(&log.place, removed.all())?;
+            snapshots::remove_unless(&log.place, |_| false)?;
+            segment.create_file()?;
+            log.place.sync_dir()?;
+            log.directory_synced = log.directory_changes;
+            log.replace_epochs(EpochHistory::new())?;
+            log.producers = ProducerTable::new(log.options.max_producer_ids);
+            log.recovery_point = base;
+            log.record_state(start, base)?;
+            Ok(())
+        });
+        done?;
+        let segments = u32::try_from(removed.all().len()).unwrap_or(u32::MAX);
+        Ok(Truncated { from, end: base, bytes, segments })
+    }
+
+    /// Empties a log that is empty but for its start, to take in the batch at `base` that the start lies in.
+    pub(crate) fn restart_at(&mut self, base: Offset) -> Result<(), TruncateError> {
+        self.reset(base, self.start()).map(|_| ())
+    }
+
+    /// Runs the part of a change after which there is no way back: if it fails, the log is closed.
+    fn half_done_closes(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> Result<(), ReadError>,
+    ) -> Result<(), TruncateError> {
+        change(self).map_err(|error| {
+            self.shared.close(Fence::HalfDone(error.to_string()));
+            match self.shared.usable() {
+                Err(fence) => fence.into(),
+                Ok(()) => error.into(),
+            }
+        })
+    }
+
+    /// Nothing from `end` on counts as flushed any more, by this log or by a job under way.
+    fn lower_marks(&mut self, end: Offset) {
+        for job in self.jobs.iter().filter_map(std::sync::Weak::upgrade) {
+            job.lower(end);
+        }
+        self.recovery_point = self.recovery_point.min(end.max(Offset::ZERO));
+        self.shared.set_flushed(self.shared.flushed().min(end.max(Offset::ZERO)));
+    }
+
+    fn forget_epochs_from(&mut self, end: Offset) -> Result<(), IoError> {
+        let mut epochs = self.epochs.clone();
+        if epochs.truncate_from_end(end) {
+            self.replace_epochs(epochs)?;
+        }
+        Ok(())
+    }
+}
+
+/// A segment's writing side, as of a cut at `position`.
+fn reactivated(
+    place: &Place,
+    segment: &Arc<Segment>,
+    position: u64,
+    end: Offset,
+    options: &crate::LogOptions,
+) -> Result<Active, ReadError> {
+    let indexes = match segment.indexes()? {
+        Indexes::Memory(indexes) => copy_below(segment.base(), &indexes, position, end),
+        Indexes::Files(_) => match MemoryIndexes::load(place, segment.base(), segment.len())? {
+            Some(indexes) => copy_below(segment.base(), &indexes, position, end),
+            None => MemoryIndexes::new(segment.base()),
+        },
+    };
+    resume(segment, Arc::new(indexes), position, options)
+}
+
+/// The entries for batches below a cut, in new indexes: a reader that was under way, or a job that writes the old ones
+/// out, sees them unchanged.
+fn copy_below(base: Offset, indexes: &MemoryIndexes, position: u64, end: Offset) -> MemoryIndexes {
+    let copy = MemoryIndexes::new(base);
+    for entry in indexes.offsets.iter().take_while(|entry| u64::from(entry.position) < position && entry.offset < end) {
+        let _ = copy.offsets.append(entry.offset, entry.position);
+    }
+    for entry in indexes.times.iter().take_while(|entry| entry.offset < end) {
+        let _ = copy.times.append(entry.timestamp, entry.offset);
+    }
+    copy
+}
+
+/// The writing side of a segment of `len` bytes whose indexes are right as far as they go.
+pub(crate) fn resume(
+    segment: &Arc<Segment>,
+    indexes: Arc<MemoryIndexes>,
+    len: u64,
+    options: &crate::LogOptions,
+) -> Result<Active, ReadError> {
+    let mut writer = IndexWriter::resume(indexes, segment.base(), len, options);
+    let mut first_timestamp = None;
+    if len > 0 {
+        let file = segment.file()?;
+        if let Found::Batch(_, header) = Walk::small(&*file, 0, len).next_header().context("read", &segment.path())? {
+            first_timestamp = Some(header.max_timestamp());
+        }
+        let from = writer.indexes().offsets.last().map_or(0, |last| u64::from(last.position));
+        let mut walk = Walk::new(&*file, from, len);
+        while let Found::Batch(_, header) = walk.next_header().context("read", &segment.path())? {
+            writer.note(&header);
+        }
+    }
+    Ok(Active { segment: segment.clone(), indexes: writer, len, file: None, first_timestamp, since: None })
+}
+
+impl From<ReadError> for TruncateError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::OutOfRange { from, end, .. } => Self::PastEnd { to: from, end },
+            ReadError::Damaged(damage) => Self::Damaged(damage),
+            ReadError::Io(error) => Self::Io(error),
+            ReadError::Closed(fence) => Self::Closed(fence),
+        }
+    }
+}
