@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use crate::batch::{BatchHeader, BatchView, TimestampType};
 use crate::compression;
 use crate::error::{DamageKind, Fence, ReadError};
-use crate::record::{StreamSource, walk_record};
+use crate::record::{RecordSource, RecordStream};
 use crate::segment::{Located, Segment};
 use crate::segments::Segments;
 use crate::{LeaderEpoch, Offset, TimestampMs};
@@ -355,9 +355,9 @@ fn first_in_batch(
     let (batch, _) = BatchView::parse(bytes).map_err(|error| undecodable(error.to_string()))?;
     let codec = header.attributes().codec().map_err(|id| undecodable(format!("unknown compression {id}")))?;
     let records = compression::decompress(codec, batch.records_bytes(), RECORDS_BYTES_MAX);
-    let mut source = StreamSource::new(BufReader::new(records.map_err(|error| undecodable(error.to_string()))?));
+    let mut source = RecordStream::new(BufReader::new(records.map_err(|error| undecodable(error.to_string()))?));
     for _ in 0..header.record_count() {
-        let record = walk_record(&mut source).map_err(|error| undecodable(format!("{error:?}")))?;
+        let record = source.next_record().map_err(|error| undecodable(format!("{error:?}")))?;
         let offset = header.base_offset() + i64::from(record.offset_delta);
         let record_timestamp = match header.attributes().timestamp_type() {
             TimestampType::CreateTime => header.base_timestamp().after(record.timestamp_delta),
