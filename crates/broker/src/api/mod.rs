@@ -198,7 +198,8 @@ impl Asked {
     }
 }
 
-/// The client id is a string with a length of two bytes in every header version.
+/// The client id is a string with a length of two bytes in every header version. It is copied: it outlives the frame
+/// while an answer is waited for, and should not keep the frame's records in memory.
 fn read_client_id(frame: &mut Bytes) -> Result<Option<StrBytes>, Close> {
     let length = frame.try_get_i16().map_err(|_| Close::because("a request without a client id"))?;
     if length == -1 {
@@ -206,8 +207,8 @@ fn read_client_id(frame: &mut Bytes) -> Result<Option<StrBytes>, Close> {
     }
     let bytes = usize::try_from(length).ok().filter(|&bytes| bytes <= frame.len());
     let bytes = bytes.ok_or_else(|| Close::because(format!("a client id of {length} bytes")))?;
-    let id = StrBytes::from_utf8(frame.split_to(bytes)).map_err(|_| Close::because("a client id that is no text"))?;
-    Ok(Some(id))
+    let id = Bytes::copy_from_slice(&frame.split_to(bytes));
+    StrBytes::from_utf8(id).map(Some).map_err(|_| Close::because("a client id that is no text"))
 }
 
 /// Decodes a body that was checked; it shares the frame's bytes.
