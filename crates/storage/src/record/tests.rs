@@ -78,6 +78,9 @@ fn a_record_has_its_fields() {
 fn the_length_must_be_used_exactly() {
     // One byte more than the fields take, within the record.
     assert_eq!(RecordView::parse(&mut &RECORD[..]), Err(RecordFault::Length));
+    // The same in a record without headers.
+    assert_eq!(RecordView::parse(&mut &[0x0c, 0, 0, 0, 1, 1, 0][..]).map(|record| record.headers().count()), Ok(0));
+    assert_eq!(RecordView::parse(&mut &[0x0e, 0, 0, 0, 1, 1, 0, 9][..]), Err(RecordFault::Length));
     // One byte less: the last header runs out of the record into what follows.
     let mut short = record();
     short[0] = 0x1e;
