@@ -135,6 +135,15 @@ fn log_append_time_is_stamped_without_reading_the_records_again() {
 }
 
 #[test]
+fn log_append_time_is_stamped_also_where_it_is_the_time_sent() {
+    let bytes = BatchBuilder::new(Codec::None).push(Record::new(NOW, b"v")).build();
+    let checked = check_with(&bytes, |rules| rules.timestamp_type = TimestampType::LogAppendTime).expect("valid");
+    let stored = checked.to_stamped_vec(Offset(0), LeaderEpoch(0));
+    assert!(BatchView::parse(&stored).expect("a batch").0.crc_matches());
+    assert_eq!(checked.append_time(), NOW);
+}
+
+#[test]
 fn old_times_do_not_matter_where_the_broker_stamps() {
     let bytes = fixture("F12_far_future_ts_ns");
     assert!(check_with(&bytes, |rules| rules.timestamp_type = TimestampType::LogAppendTime).is_ok());
@@ -353,7 +362,7 @@ fn the_number_of_named_records_is_bounded() {
 
 #[test]
 fn a_decompression_bomb_is_cut_off() {
-    let zeros = vec![0; 32 << 20];
+    let zeros = vec![0; 8 << 20];
     for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
         let bytes = BatchBuilder::new(codec).push(Record::new(NOW, &zeros)).build();
         assert!(bytes.len() < 2 << 20, "{codec}");
@@ -364,7 +373,7 @@ fn a_decompression_bomb_is_cut_off() {
         };
         let refused = check_with(&bytes, limits(1 << 20)).expect_err("a bomb");
         assert_eq!(refused, BatchRefused::TooLargeDecompressed { max: 1 << 20 }, "{codec}");
-        assert!(check_with(&bytes, limits(64 << 20)).is_ok(), "{codec}");
+        assert!(check_with(&bytes, limits(16 << 20)).is_ok(), "{codec}");
     }
 }
 
