@@ -197,3 +197,76 @@ async fn the_thread_stops_when_nobody_is_left_and_says_so_before() {
     })
     .await;
 }
+
+fn disk() -> highwater_storage::fs::SimFs {
+    highwater_storage::fs::SimFs::new(7)
+}
+
+fn open(fs: &highwater_storage::fs::SimFs) -> EmbeddedStore {
+    EmbeddedStore::open(Arc::new(fs.clone()), Path::new("/")).unwrap().0
+}
+
+#[tokio::test]
+async fn a_store_opened_again_has_its_nodes_but_no_sessions_and_later_numbers() {
+    let fs = disk();
+    let (kept, killed, last) = {
+        let session = open(&fs).session(10_000);
+        session.commit(vec![create("/a"), set("/a", "kept", None)]).await.unwrap();
+        let last = session.commit(vec![ephemeral("/e")]).await.unwrap()[0].created;
+        // A goodbye as the process stops, and a kill.
+        let killed = fs.process_crash_image();
+        (session.read("/a").await.unwrap().unwrap(), killed, last)
+    };
+    for fs in [fs.process_crash_image(), killed] {
+        let session = open(&fs).session(10_000);
+        assert_eq!(session.read("/a").await.unwrap().unwrap(), kept);
+        assert_eq!(session.read("/e").await, Ok(None));
+        let again = session.commit(vec![ephemeral("/e")]).await.unwrap()[0].created;
+        assert!(again > last, "an epoch of a broker must never come twice: {again} after {last}");
+    }
+}
+
+/// A disk without room: the commit did not happen, nobody is told of it, and the store goes on when there is room again.
+#[tokio::test]
+async fn a_commit_that_cannot_be_written_did_not_happen() {
+    use highwater_storage::fs::{Call, Fault};
+    let fs = disk();
+    let store = open(&fs);
+    let (watcher, writer) = (store.session(10_000), store.session(10_000));
+    writer.commit(vec![create("/a")]).await.unwrap();
+    let mut changed = watcher.watch("/a", Watch::Data);
+
+    fs.inject(Fault::Enospc, Call::Write, 1);
+    let error = writer.commit(vec![set("/a", "1", None)]).await.unwrap_err();
+    assert_eq!(error.cause, CommitCause::Unavailable);
+    assert_eq!(watcher.read("/a").await.unwrap().unwrap().data, "");
+    assert!(still_waiting(&mut changed).await);
+    writer.commit(vec![set("/a", "2", None)]).await.unwrap();
+    within(changed).await.unwrap();
+
+    // A failed sync: nobody knows what is on disk, so nothing is told any more; not even what was read before.
+    fs.inject(Fault::SyncFails, Call::SyncData, 1);
+    let error = writer.commit(vec![set("/a", "3", None)]).await.unwrap_err();
+    assert_eq!(error.cause, CommitCause::Unavailable);
+    assert_eq!(watcher.read("/a").await, Err(CoordinationError::Unavailable));
+    assert_eq!(writer.commit(vec![set("/a", "4", None)]).await.unwrap_err().cause, CommitCause::Unavailable);
+    // Sessions live on: being cut off from the store is no reason to step down.
+    assert!(matches!(*watcher.session().borrow(), SessionState::Live(_)));
+    drop((store, watcher, writer));
+    let again = open(&fs.process_crash_image()).session(10_000).read("/a").await.unwrap().unwrap();
+    assert!(again.data == "2" || again.data == "3", "{again:?}");
+}
+
+#[tokio::test]
+async fn commits_that_wait_together_share_a_sync() {
+    let fs = disk();
+    let session = open(&fs).session(10_000);
+    session.commit(vec![create("/a")]).await.unwrap();
+    let before = fs.calls();
+    let commits: Vec<_> = (0..200).map(|turn| session.commit(vec![create(&format!("/a/{turn}"))])).collect();
+    for commit in commits {
+        commit.await.unwrap();
+    }
+    // A write and a sync for each batch; the first may hold only a few.
+    assert!(fs.calls() - before < 100, "{} calls for 200 commits", fs.calls() - before);
+}

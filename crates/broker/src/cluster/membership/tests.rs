@@ -1,1 +1,158 @@
+use std::sync::Arc;
 
+use highwater_replication::Versioned;
+
+use super::*;
+use crate::cluster::{ClusterHandle, EmbeddedStore, LastStop};
+
+fn found(topic: &str, partition: i32, id: Option<u8>, last_epoch: i32) -> FoundPartition {
+    FoundPartition {
+        topic_partition: TopicPartition::new(topic, partition),
+        topic_id: id.map(|id| TopicId([id; 16])),
+        last_epoch: LeaderEpoch(last_epoch),
+    }
+}
+
+fn endpoint() -> Endpoint {
+    Endpoint { host: "localhost".to_owned(), port: 9092, rack: None }
+}
+
+fn adopting(adopt: Vec<FoundPartition>) -> ClusterConfig {
+    ClusterConfig { cluster_id: Some("kafkas-cluster-id".to_owned()), adopt, ..ClusterConfig::new(BrokerId(1)) }
+}
+
+#[tokio::test]
+async fn partitions_that_kafka_left_become_topics_led_above_their_last_epoch() {
+    let store = EmbeddedStore::in_memory();
+    // A topic with a hole (partition 1 lived elsewhere), one from before topic ids, one without records.
+    let directory = vec![
+        found("books", 2, Some(5), 41),
+        found("books", 0, Some(5), 7),
+        found("old", 0, None, 0),
+        found("__consumer_offsets", 0, Some(6), -1),
+    ];
+    let session = Arc::new(store.session(10_000));
+    let handle = ClusterHandle::join(adopting(directory.clone()), session).await.unwrap();
+    assert_eq!(handle.image().cluster_id, "kafkas-cluster-id");
+    handle.register(endpoint(), LastStop::Clean).await.unwrap();
+    for (topic, partitions) in [("books", 3), ("old", 1), ("__consumer_offsets", 1)] {
+        handle.wait_for_leaders(topic, partitions, 10_000).await.unwrap();
+    }
+    let image = handle.image();
+    let books = image.topic("books").unwrap();
+    assert_eq!(books.id, TopicId([5; 16]));
+    let epochs: Vec<i32> = books.partitions.iter().map(|partition| partition.state.value.leader_epoch.0).collect();
+    assert_eq!(epochs, [8, 0, 42]);
+    assert_ne!(image.topic("old").unwrap().id, TopicId::ZERO);
+    assert_eq!(image.topics.len(), 3);
+
+    // Once there are topics, the store is the truth: what lies around in the directory later is not taken over.
+    let deleted = handle.delete_topic(&crate::cluster::TopicRef::Name("books".to_owned())).await.unwrap();
+    assert_eq!(deleted.1, TopicId([5; 16]));
+    let session = Arc::new(store.session(10_000));
+    let again = ClusterHandle::join(adopting(directory), session).await.unwrap();
+    assert!(again.image().topic("books").is_none());
+}
+
+#[tokio::test]
+async fn partitions_that_make_no_topic_are_refused_and_nothing_is_taken_over() {
+    for (broken, says) in [
+        (
+            vec![found("good", 0, Some(1), 0), found("t", 0, Some(1), 0), found("t", 1, Some(2), 0)],
+            "different topic ids",
+        ),
+        (vec![found("good", 0, Some(1), 0), found("t", i32::MAX, Some(1), 0)], "partition 2147483647"),
+        (vec![found("good", 0, Some(1), 0), found("bad/name", 0, Some(1), 0)], "is invalid"),
+    ] {
+        let store = EmbeddedStore::in_memory();
+        let session = Arc::new(store.session(10_000));
+        let error = ClusterHandle::join(adopting(broken), session.clone()).await.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert_eq!(session.children(znodes::TOPICS).await.unwrap(), Vec::<String>::new());
+        assert_eq!(session.read(znodes::CLUSTER_ID).await.unwrap(), None);
+    }
+}
+
+async fn write_topic(store: &dyn Coordination, states: &[(i32, &[i32])]) -> MetadataImage {
+    let assignment = vec![[1, 2, 3].map(BrokerId).to_vec(); states.len()];
+    let mut ops =
+        admin::topic_ops("t", &TopicNode { id: TopicId([1; 16]), assignment: assignment.clone() }, &BTreeMap::new());
+    let mut image = MetadataImage::default();
+    let mut partitions = Vec::new();
+    for ((number, (leader, isr)), assignment) in (0..).zip(states).zip(assignment) {
+        let state = PartitionState {
+            leader: (*leader >= 0).then_some(BrokerId(*leader)),
+            leader_epoch: LeaderEpoch(4),
+            isr: isr.iter().copied().map(BrokerId).collect(),
+            controller_epoch: 1,
+            recovering: false,
+        };
+        ops.push(Op::Create { path: znodes::state_path("t", number), data: znodes::encode_state(&state) });
+        partitions.push(crate::cluster::PartitionImage { assignment, state: Versioned { value: state, version: 0 } });
+    }
+    store.commit(ops).await.unwrap();
+    let (id, config) = (TopicId([1; 16]), BTreeMap::new());
+    image.insert(Arc::new(crate::cluster::TopicImage { name: "t".into(), id, version: 1, config, partitions }));
+    image
+}
+
+async fn state(store: &dyn Coordination, partition: i32) -> Versioned<PartitionState> {
+    read_versioned_state(store, &TopicPartition::new("t", partition)).await.unwrap().unwrap()
+}
+
+/// Decision 20, on the store: who else lives is looked up there, and every state it concerns gets a new version.
+#[tokio::test]
+async fn after_an_unclean_stop_a_broker_leaves_where_another_live_one_is_in_sync() {
+    let store = EmbeddedStore::in_memory();
+    let (session, second) = (store.session(10_000), store.session(10_000));
+    prepare(&session, &ClusterConfig::new(BrokerId(1)), Vec::new()).await.unwrap();
+    let image = write_topic(&session, &[(1, &[1, 2]), (2, &[2, 1, 3]), (2, &[2]), (3, &[1, 3]), (1, &[1])]).await;
+    register(&second, BrokerId(2), &endpoint(), 1000).await.unwrap();
+    let mut before = Vec::new();
+    for number in 0..5 {
+        before.push(state(&session, number).await);
+    }
+    leave_in_sync_replicas(&session, BrokerId(1), &image).await.unwrap();
+    let after = |number: i32| state(&session, number);
+    let ids = |ids: &[i32]| ids.iter().copied().map(BrokerId).collect::<Vec<_>>();
+
+    let led = after(0).await.value;
+    assert_eq!(
+        (led.leader, led.isr, led.leader_epoch.0),
+        (None, ids(&[2]), 5),
+        "it led: nobody does until an election"
+    );
+    let followed = after(1).await.value;
+    assert_eq!((followed.leader, followed.isr, followed.leader_epoch.0), (Some(BrokerId(2)), ids(&[2, 3]), 4));
+    let outside = after(2).await;
+    assert_eq!(outside.value, before[2].value);
+    assert!(outside.version > before[2].version, "a proposal to take its earlier life in must fail");
+    assert_eq!(after(3).await, before[3], "3 does not live: whoever of both returns first may be needed");
+    let alone = after(4).await.value;
+    assert_eq!((alone.leader, alone.isr, alone.leader_epoch.0), (Some(BrokerId(1)), ids(&[1]), 5), "a new epoch");
+}
+
+/// Neither sees the other before it registers; afterwards exactly one of them stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_brokers_that_boot_at_once_one_stays_in_sync() {
+    for _ in 0..20 {
+        let store = EmbeddedStore::in_memory();
+        let first = store.session(10_000);
+        prepare(&first, &ClusterConfig::new(BrokerId(1)), Vec::new()).await.unwrap();
+        let image = Arc::new(write_topic(&first, &[(1, &[1, 2]), (2, &[1, 2])]).await);
+        let boot = |id: i32| {
+            let (session, image) = (store.session(10_000), image.clone());
+            tokio::spawn(async move {
+                leave_in_sync_replicas(&session, BrokerId(id), &image).await.unwrap();
+                register(&session, BrokerId(id), &endpoint(), 1000).await.unwrap();
+                leave_in_sync_replicas(&session, BrokerId(id), &image).await.unwrap();
+                session
+            })
+        };
+        let (one, two) = (boot(1), boot(2));
+        let _sessions = (one.await.unwrap(), two.await.unwrap());
+        for number in 0..2 {
+            assert_eq!(state(&first, number).await.value.isr.len(), 1);
+        }
+    }
+}
