@@ -19,8 +19,12 @@ use super::{
     SessionState, StoreFailure, TopicImage, Watch, membership, znodes,
 };
 
-/// How long the agent waits after the store did not answer before it asks again.
+/// How long the agent waits after the store did not answer before it asks again: at first, and at most.
 const BACKOFF: Duration = Duration::from_millis(200);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// Reads that are on their way to the store at a time: enough to be quick, too few to fill its queue.
+pub(super) const IN_FLIGHT: usize = 256;
 
 /// Changes read before an image is published: readers are not kept waiting for the end of a long burst.
 const BURST: usize = 4096;
@@ -75,6 +79,8 @@ pub(super) struct Agent {
     commands: mpsc::Receiver<Command>,
     session: watch::Receiver<SessionState>,
     endpoint: Option<Endpoint>,
+    /// The session that holds the registration.
+    registered_in: Option<i64>,
     view: View,
 }
 
@@ -95,6 +101,7 @@ impl Agent {
             commands,
             session: shared.store.session(),
             endpoint: None,
+            registered_in: None,
             view: View::new(shared.store.clone(), MetadataImage::clone(&shared.image.borrow())),
         }
     }
@@ -102,6 +109,7 @@ impl Agent {
     /// Follows the store from session to session. `loaded` is told once, when the first image is complete.
     pub(super) async fn run(mut self, loaded: oneshot::Sender<()>) {
         let mut loaded = Some(loaded);
+        let mut backoff = BACKOFF;
         loop {
             let id = loop {
                 match *self.session.borrow_and_update() {
@@ -113,15 +121,23 @@ impl Agent {
                     return;
                 }
             };
+            if self.registered_in != Some(id) {
+                self.publish_registration(None);
+            }
             let ended = self.follow(id, &mut loaded).await;
             self.view.forget_watches();
             match ended {
                 Ok(Ended::Membership) => return,
-                Ok(Ended::Session) | Err(StoreFailure::SessionLost) => self.publish_registration(None),
+                Ok(Ended::Session) | Err(StoreFailure::SessionLost) => {
+                    self.registered_in = None;
+                    self.publish_registration(None);
+                    backoff = BACKOFF;
+                }
                 Err(error) => {
                     // The session may live on: whoever leads goes on leading, only the image is not fresh.
                     tracing::warn!(%error, "cannot read the coordination store, trying again");
-                    tokio::time::sleep(BACKOFF).await;
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(BACKOFF_MAX);
                 }
             }
         }
@@ -131,10 +147,10 @@ impl Agent {
         let (events, mut changed) = mpsc::unbounded_channel();
         self.view.load(events).await?;
         if let Some(endpoint) = self.endpoint.clone()
-            && self.registered_epoch().is_none()
+            && self.registered_in != Some(session)
         {
             // After an expiry the logs are whole, so there is no in-sync set to leave.
-            self.register(&endpoint, LastStop::Clean).await.map_err(|error| match error {
+            self.register(session, &endpoint, LastStop::Clean).await.map_err(|error| match error {
                 JoinError::Store(failure) => failure,
                 error => {
                     tracing::error!(%error, "cannot register again");
@@ -162,11 +178,8 @@ impl Agent {
                 key = changed.recv() => {
                     // The view keeps a sender, so there is always another.
                     let Some(key) = key else { return Ok(Ended::Session) };
-                    self.view.refresh(key).await?;
-                    for _ in 0..BURST {
-                        let Ok(key) = changed.try_recv() else { break };
-                        self.view.refresh(key).await?;
-                    }
+                    let more = std::iter::from_fn(|| changed.try_recv().ok()).take(BURST);
+                    self.view.refresh_all(std::iter::once(key).chain(more).collect()).await?;
                     self.publish();
                 }
                 command = self.commands.recv() => {
@@ -174,7 +187,7 @@ impl Agent {
                         return Ok(Ended::Membership);
                     };
                     self.endpoint = Some(endpoint.clone());
-                    let result = self.register(&endpoint, last_stop).await;
+                    let result = self.register(session, &endpoint, last_stop).await;
                     let lost = matches!(&result, Err(JoinError::Store(_)));
                     if result.is_err() {
                         self.endpoint = None;
@@ -189,7 +202,12 @@ impl Agent {
     }
 
     /// Registers, reads everything afresh that registering may have changed, and only then says so.
-    async fn register(&mut self, endpoint: &Endpoint, last_stop: LastStop) -> Result<BrokerEpoch, JoinError> {
+    async fn register(
+        &mut self,
+        session: i64,
+        endpoint: &Endpoint,
+        last_stop: LastStop,
+    ) -> Result<BrokerEpoch, JoinError> {
         let (id, store) = (self.config.id, self.store.clone());
         if last_stop == LastStop::Unclean {
             membership::leave_in_sync_replicas(&*store, id, &self.view.image).await?;
@@ -203,16 +221,10 @@ impl Agent {
         }
         self.view.reload().await?;
         self.publish();
+        self.registered_in = Some(session);
         self.publish_registration(Some(epoch));
         tracing::info!(broker = %id, %epoch, "registered");
         Ok(epoch)
-    }
-
-    fn registered_epoch(&self) -> Option<BrokerEpoch> {
-        match *self.shared.upgrade()?.registration.borrow() {
-            Registration::Registered(epoch) => Some(epoch),
-            Registration::Unregistered => None,
-        }
     }
 
     fn publish(&self) {
@@ -312,10 +324,25 @@ impl View {
         Ok(self.store.children(&key.path()).await?)
     }
 
+    /// Reads again all that changed; the partitions of one topic together.
+    async fn refresh_all(&mut self, keys: BTreeSet<Key>) -> Result<(), StoreFailure> {
+        let mut states: BTreeMap<Arc<str>, Vec<i32>> = BTreeMap::new();
+        for key in keys {
+            match key {
+                Key::State(name, number) => states.entry(name).or_default().push(number),
+                key => self.refresh(key).await?,
+            }
+        }
+        for (name, numbers) in states {
+            self.refresh_states(&name, &numbers).await?;
+        }
+        Ok(())
+    }
+
     /// Reads again what changed.
     async fn refresh(&mut self, key: Key) -> Result<(), StoreFailure> {
         // A watch that told is used up, even if its task has not quite ended.
-        self.watches.remove(&key);
+        self.disarm(&key);
         match &key {
             Key::Controller => {
                 let node = self.fetch(&key).await?;
@@ -350,7 +377,7 @@ impl View {
                 let config = node.and_then(|node| understood(znodes::parse_config(name, &node.data)));
                 self.change_topic(name, |topic| topic.config = config.unwrap_or_default());
             }
-            Key::State(name, partition) => self.refresh_state(name, *partition).await?,
+            Key::State(name, number) => self.refresh_states(name, &[*number]).await?,
             Key::Offline => {
                 let names = self.children(&key).await?;
                 let mut offline = BTreeSet::new();
@@ -368,7 +395,7 @@ impl View {
 
     async fn refresh_broker(&mut self, id: BrokerId) -> Result<(), StoreFailure> {
         let key = Key::Broker(id);
-        self.watches.remove(&key);
+        self.disarm(&key);
         let node = self.fetch(&key).await?;
         match node.and_then(|node| understood(znodes::parse_broker(id, &node.data, node.created))) {
             Some(broker) => _ = self.image.brokers.insert(id, broker),
@@ -379,7 +406,7 @@ impl View {
 
     async fn refresh_topic(&mut self, name: Arc<str>) -> Result<(), StoreFailure> {
         let key = Key::Topic(name.clone());
-        self.watches.remove(&key);
+        self.disarm(&key);
         let node = self.fetch(&key).await?;
         let Some(node) = node else {
             self.remove_topic(&name);
@@ -412,20 +439,13 @@ impl View {
                 None => missing.push(number),
             }
         }
-        for &number in &missing {
-            self.arm(&Key::State(name.clone(), number));
-        }
-        // All reads are under way before the first is awaited.
-        let store = self.store.clone();
-        let readings: Vec<_> = missing.iter().map(|&number| store.read(&znodes::state_path(&name, number))).collect();
-        for (number, reading) in missing.into_iter().zip(readings) {
+        for (&number, state) in missing.iter().zip(self.read_states(&name, &missing).await?) {
             let at = usize::try_from(number).unwrap_or(usize::MAX);
-            if let (Some(node), Some(partition), Some(created)) =
-                (reading.await?, partitions.get_mut(at), created.get_mut(at))
-                && let Some(value) = understood(znodes::parse_state(&name, number, &node.data))
+            if let (Some(state), Some(partition), Some(created)) = (state, partitions.get_mut(at), created.get_mut(at))
+                && let Some(value) = understood(znodes::parse_state(&name, number, &state.data))
             {
-                partition.state = Versioned { value, version: node.version };
-                *created = node.created;
+                partition.state = Versioned { value, version: state.version };
+                *created = state.created;
             }
         }
         self.created.insert(name.clone(), (node.created, created));
@@ -434,32 +454,58 @@ impl View {
         Ok(())
     }
 
-    async fn refresh_state(&mut self, name: &Arc<str>, number: i32) -> Result<(), StoreFailure> {
-        let at = usize::try_from(number).unwrap_or(usize::MAX);
-        if self.image.topics.get(name).is_none_or(|topic| at >= topic.partitions.len()) {
-            return Ok(());
+    async fn refresh_states(&mut self, name: &Arc<str>, numbers: &[i32]) -> Result<(), StoreFailure> {
+        let Some(partitions) = self.image.topics.get(name).map(|topic| topic.partitions.len()) else { return Ok(()) };
+        let numbers = numbers.iter().filter(|number| usize::try_from(**number).is_ok_and(|at| at < partitions));
+        let numbers: Vec<i32> = numbers.copied().collect();
+        let mut read = Vec::with_capacity(numbers.len());
+        for (number, node) in numbers.iter().zip(self.read_states(name, &numbers).await?) {
+            read.extend(node.map(|node| (usize::try_from(*number).unwrap_or(usize::MAX), *number, node)));
         }
-        let Some(node) = self.fetch(&Key::State(name.clone(), number)).await? else { return Ok(()) };
-        let known = self.created.get(name).and_then(|(_, states)| states.get(at)).copied().unwrap_or(-1);
-        if known != node.created {
-            // A state that was just set up, or that of another topic of this name. Only the topic's node, read after
-            // it, can tell; if it is the same topic, the state is its own.
-            let topic = self.store.read(&znodes::topic_path(name)).await?.map(|node| node.created);
-            if topic.is_none() || topic != self.created.get(name).map(|(created, _)| *created) {
+        let (of_topic, known) = self.created.get(name).cloned().unwrap_or((-1, Vec::new()));
+        if read.iter().any(|(at, _, node)| known.get(*at) != Some(&node.created)) {
+            // States that were just set up, or those of another topic of this name. Only the topic's node, read after
+            // them, can tell; if it is the same topic, the states are its own.
+            let topic = self.store.read(&znodes::topic_path(name)).await?;
+            if topic.is_none_or(|topic| topic.created != of_topic) {
                 return self.refresh_topic(name.clone()).await;
             }
-            if let Some(created) = self.created.get_mut(name).and_then(|(_, states)| states.get_mut(at)) {
-                *created = node.created;
+        }
+        if let Some((_, known)) = self.created.get_mut(name) {
+            for (at, _, node) in &read {
+                if let Some(known) = known.get_mut(*at) {
+                    *known = node.created;
+                }
             }
         }
-        if let Some(value) = understood(znodes::parse_state(name, number, &node.data)) {
-            self.change_topic(name, |topic| {
-                if let Some(partition) = topic.partitions.get_mut(at) {
+        self.change_topic(name, |topic| {
+            for (at, number, node) in read {
+                if let Some(partition) = topic.partitions.get_mut(at)
+                    && let Some(value) = understood(znodes::parse_state(name, number, &node.data))
+                {
                     partition.state = Versioned { value, version: node.version };
                 }
-            });
-        }
+            }
+        });
         Ok(())
+    }
+
+    /// Watches and reads the states of some partitions, [`IN_FLIGHT`] at a time.
+    async fn read_states(&mut self, name: &Arc<str>, numbers: &[i32]) -> Result<Vec<Option<Node>>, StoreFailure> {
+        let mut nodes = Vec::with_capacity(numbers.len());
+        for some in numbers.chunks(IN_FLIGHT) {
+            for &number in some {
+                let key = Key::State(name.clone(), number);
+                self.disarm(&key);
+                self.arm(&key);
+            }
+            let readings: Vec<_> =
+                some.iter().map(|&number| self.store.read(&znodes::state_path(name, number))).collect();
+            for reading in readings {
+                nodes.push(reading.await?);
+            }
+        }
+        Ok(nodes)
     }
 
     /// Changes a topic in the image, copying it only if somebody else holds it or it differs.

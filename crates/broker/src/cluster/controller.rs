@@ -13,6 +13,7 @@ use highwater_replication::{BrokerId, Commit, CommitResult, Controller, Election
 use highwater_storage::TopicPartition;
 use tokio::sync::watch;
 
+use super::agent::IN_FLIGHT;
 use super::handle::Shared;
 use super::znodes::{self, CONTROLLER, CONTROLLER_EPOCH};
 use super::{
@@ -156,11 +157,12 @@ impl Controlling {
     async fn commit_all(&self, term: &Term, sight: &mut Sight) -> Committed {
         let (mut deposed, mut unanswered) = (false, false);
         while !deposed && !unanswered {
-            let wanted: Vec<Commit> = std::iter::from_fn(|| sight.controller.poll_commit()).collect();
+            let more = std::iter::from_fn(|| sight.controller.poll_commit());
+            let wanted: Vec<Commit> = more.take(IN_FLIGHT).collect();
             if wanted.is_empty() {
                 return Committed::All;
             }
-            // All are on their way before the first is awaited: they share the store's syncs.
+            // These are on their way before the first is awaited: they share the store's syncs.
             let commits: Vec<_> = wanted.iter().map(|commit| self.store.commit(sight.ops(term, commit))).collect();
             for (commit, done) in wanted.iter().zip(commits) {
                 let result = match done.await {

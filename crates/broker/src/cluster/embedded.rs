@@ -31,7 +31,7 @@ use super::{
 };
 
 /// Requests that may wait for the store's thread; more are answered "unavailable".
-const QUEUE_LENGTH: usize = 8192;
+const QUEUE_LENGTH: usize = 4096;
 /// Requests that share a sync at most.
 const BATCH_LENGTH: usize = 1024;
 /// How long the thread sleeps at most while sessions are open.
@@ -301,6 +301,9 @@ struct Session {
     state: watch::Sender<SessionState>,
 }
 
+/// The session that watches, and how to tell it.
+type Waiting = (i64, Answer<()>);
+
 /// What the thread owns.
 struct Store {
     tree: Tree,
@@ -308,7 +311,7 @@ struct Store {
     /// A sync failed: what is on disk is not known, so nothing is answered any more.
     fenced: bool,
     sessions: BTreeMap<i64, Session>,
-    watches: BTreeMap<(String, Watch), Vec<(i64, Answer<()>)>>,
+    watches: BTreeMap<(String, Watch), Vec<Waiting>>,
     pending: Pending,
     last_look: Instant,
 }

@@ -287,3 +287,28 @@ async fn the_last_in_sync_replica_leads_again_when_it_returns() {
     let image = see(&members[0].handle, led_by("t", 3)).await;
     assert!(state_of(&image, "t").value.leader_epoch > before);
 }
+
+/// The cost of a change must not grow with the square of what there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_partitions_are_set_up_in_no_time() {
+    let store = EmbeddedStore::in_memory();
+    let member = join(&store, 1, LastStop::Clean).await;
+    let started = Instant::now();
+    let new = NewTopic { name: "wide".to_owned(), partitions: Some(5000), ..NewTopic::default() };
+    member.handle.create_topic(&new, Intent::Apply).await.unwrap();
+    member.handle.wait_for_leaders("wide", 5000, 60_000).await.unwrap();
+    for topic in 0..50 {
+        member.handle.auto_create_topic(&format!("narrow-{topic}")).await.unwrap();
+    }
+    for topic in 0..50 {
+        member.handle.wait_for_leaders(&format!("narrow-{topic}"), 1, 60_000).await.unwrap();
+    }
+    // Another broker reads all of it when it joins, and a deletion takes all of it away.
+    let second = join(&store, 2, LastStop::Clean).await;
+    assert_eq!(second.handle.image().topic("wide").unwrap().partitions.len(), 5000);
+    second.handle.delete_topic(&TopicRef::Name("wide".to_owned())).await.unwrap();
+    see(&member.handle, |image| image.topics.len() == 50).await;
+    let took = started.elapsed();
+    println!("took {took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
