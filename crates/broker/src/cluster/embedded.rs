@@ -34,6 +34,8 @@ use super::{
 const QUEUE_LENGTH: usize = 4096;
 /// Requests that share a sync at most.
 const BATCH_LENGTH: usize = 1024;
+/// Fewer watched places than this are not worth looking through.
+const WATCHES_SWEPT_MIN: usize = 4096;
 /// How long the thread sleeps at most while sessions are open.
 const LOOK_AT_SESSIONS: Duration = Duration::from_millis(100);
 
@@ -312,6 +314,8 @@ struct Store {
     fenced: bool,
     sessions: BTreeMap<i64, Session>,
     watches: BTreeMap<(String, Watch), Vec<Waiting>>,
+    /// How many watched places there may be before those are looked for whose watchers have gone.
+    sweep_at: usize,
     pending: Pending,
     last_look: Instant,
 }
@@ -333,6 +337,7 @@ impl Store {
             fenced: false,
             sessions: BTreeMap::new(),
             watches: BTreeMap::new(),
+            sweep_at: WATCHES_SWEPT_MIN,
             pending: Pending::default(),
             last_look: Instant::now(),
         }
@@ -396,6 +401,10 @@ impl Store {
                     let waiting = self.watches.entry((path, kind)).or_default();
                     waiting.retain(|(_, answer)| !answer.is_closed());
                     waiting.push((session, answer));
+                    if self.watches.len() > self.sweep_at {
+                        self.watches.retain(|_, waiting| waiting.iter().any(|(_, answer)| !answer.is_closed()));
+                        self.sweep_at = (self.watches.len() * 2).max(WATCHES_SWEPT_MIN);
+                    }
                 }
                 Err(error) => _ = answer.send(Err(error)),
             },

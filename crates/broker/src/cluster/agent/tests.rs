@@ -16,9 +16,10 @@ fn endpoint(id: i32) -> Endpoint {
 }
 
 async fn join(store: &EmbeddedStore, id: i32, last_stop: LastStop) -> Member {
-    let session = Arc::new(store.session(600));
+    // Long enough for a machine that is busy with other tests, or sessions would expire that should not.
+    let session = Arc::new(store.session(3000));
     let mut config = ClusterConfig::new(BrokerId(id));
-    config.registration_timeout_ms = 10_000;
+    config.registration_timeout_ms = 20_000;
     let handle = ClusterHandle::join(config, session.clone()).await.unwrap();
     handle.register(endpoint(id), last_stop).await.unwrap();
     Member { handle, session }
@@ -123,7 +124,7 @@ async fn an_expired_session_steps_down_and_registers_again() {
     see(&members[1].handle, led_by("t", 2)).await;
     members[0].session.pause_heart(false);
     let again = tokio::time::timeout(
-        Duration::from_secs(10),
+        Duration::from_secs(20),
         registration.wait_for(|state| matches!(state, Registration::Registered(epoch) if *epoch > first)),
     );
     again.await.unwrap().unwrap();
@@ -230,7 +231,7 @@ async fn a_commit_under_an_old_controller_epoch_changes_nothing() {
 async fn a_second_broker_with_a_taken_number_is_told_so() {
     let store = EmbeddedStore::in_memory();
     let first = join(&store, 1, LastStop::Clean).await;
-    let session = Arc::new(store.session(600));
+    let session = Arc::new(store.session(10_000));
     let mut config = ClusterConfig::new(BrokerId(1));
     config.registration_timeout_ms = 300;
     let second = ClusterHandle::join(config.clone(), session.clone()).await.unwrap();

@@ -106,7 +106,7 @@ async fn no_change_between_watch_and_read_is_missed() {
 #[tokio::test]
 async fn a_silent_session_expires_with_its_nodes_and_a_new_one_is_opened() {
     let store = EmbeddedStore::in_memory();
-    let (watcher, other) = (store.session(10_000), store.session(300));
+    let (watcher, other) = (store.session(10_000), store.session(1500));
     watcher.commit(vec![create("/ids")]).await.unwrap();
     let first = other.commit(vec![ephemeral("/ids/1")]).await.unwrap()[0];
     let SessionState::Live(first_session) = *other.session().borrow() else { panic!("not live") };
@@ -136,16 +136,16 @@ async fn a_silent_session_expires_with_its_nodes_and_a_new_one_is_opened() {
 #[tokio::test]
 async fn a_session_lives_as_long_as_its_heart_beats() {
     let store = EmbeddedStore::in_memory();
-    let session = store.session(200);
+    let session = store.session(1500);
     session.commit(vec![ephemeral("/e")]).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    tokio::time::sleep(Duration::from_millis(3500)).await;
     assert!(session.read("/e").await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn goodbye_ends_a_session_at_once_and_abandoning_one_does_not() {
     let store = EmbeddedStore::in_memory();
-    let (watcher, polite, killed) = (store.session(10_000), store.session(60_000), store.session(600));
+    let (watcher, polite, killed) = (store.session(10_000), store.session(60_000), store.session(1500));
     polite.commit(vec![ephemeral("/polite")]).await.unwrap();
     killed.commit(vec![ephemeral("/killed")]).await.unwrap();
     polite.close().await;
@@ -269,4 +269,24 @@ async fn commits_that_wait_together_share_a_sync() {
     }
     // A write and a sync for each batch; the first may hold only a few.
     assert!(fs.calls() - before < 100, "{} calls for 200 commits", fs.calls() - before);
+}
+
+/// Watches on nodes that never come, given up by those who watched: they must not pile up.
+#[test]
+fn watches_that_were_given_up_are_swept() {
+    let now = Instant::now();
+    let mut store = Store::new(Tree::new(), None);
+    let state = watch::Sender::new(SessionState::Live(1));
+    store.handle(Request::Open { session: 1, timeout: Duration::from_secs(1), state }, now);
+    let mut kept = Vec::new();
+    for turn in 0..100_000 {
+        let (answer, answered) = oneshot::channel();
+        let path = format!("/never/{turn}");
+        store.handle(Request::Watch { session: 1, path, kind: Watch::Data, answer }, now);
+        if turn % 1000 == 0 {
+            kept.push(answered);
+        }
+    }
+    assert!(store.watches.len() <= WATCHES_SWEPT_MIN + 1, "{}", store.watches.len());
+    assert!(kept.iter_mut().all(|answered| answered.try_recv() == Err(oneshot::error::TryRecvError::Empty)));
 }
