@@ -160,6 +160,9 @@ pub enum ReadError {
         /// The offset of the next append.
         end: Offset,
     },
+    /// The log was truncated since the generation the read was asked for.
+    #[error("the log was truncated meanwhile")]
+    Superseded,
     /// The bytes there are damaged. Offsets before and after may well be readable.
     #[error(transparent)]
     Damaged(#[from] Damage),

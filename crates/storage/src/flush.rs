@@ -1,26 +1,31 @@
 //! Making what was appended durable, in three parts: begin on the writer's thread, run on any other, finish on the
 //! writer's again. Appends, rolls and truncations may happen in between.
+//!
+//! A *flush* syncs the batches, and the directory if there are new files in it: that is all an acknowledgement may have
+//! to wait for. A *checkpoint* also writes and syncs what follows from the batches (indexes, producer snapshots, leader
+//! epochs), and moves the recovery point, below which these are trusted unread.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::Offset;
 use crate::checkpoint::replace_file;
 use crate::error::{Fence, FlushError};
 use crate::fs::File;
 use crate::indexes::{IndexWriter, MemoryIndexes};
 use crate::io::{IoContext, IoError};
-use crate::log::Log;
+use crate::log::{Log, write_epochs};
 use crate::names::SegmentFile;
 use crate::reader::Shared;
 use crate::segment::{Place, Segment};
+use crate::{LeaderEpoch, Offset};
 
 /// A segment that no longer grows and is not synced yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Sealed {
     pub(crate) segment: Arc<Segment>,
-    /// Kept open until it is synced, so that the news of a failed write-back is not lost.
-    pub(crate) file: Arc<dyn File>,
+    /// Kept open until it is synced, so that the news of a failed write-back is not lost; `None` after that, when only
+    /// its side files are missing.
+    pub(crate) file: Option<Arc<dyn File>>,
     /// The offset after its last batch: the next segment's base.
     pub(crate) end: Offset,
     /// Indexes to be written to their files.
@@ -45,6 +50,16 @@ impl JobControl {
         self.lowest_end.fetch_min(end.0, Ordering::SeqCst);
     }
 
+    /// Whether a sealed segment with this end is still as it was. Asked with the lock for side files held.
+    pub(crate) fn still_has(&self, segment: &Segment, end: Offset) -> bool {
+        self.lowest_end() >= end && !segment.is_retired()
+    }
+
+    /// Waits for others that write side files, and keeps them out.
+    pub(crate) fn writing(&self) -> MutexGuard<'_, ()> {
+        self.side_files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lowest_end(&self) -> Offset {
         Offset(self.lowest_end.load(Ordering::SeqCst))
     }
@@ -62,6 +77,14 @@ pub struct FlushJob {
     active: Option<(Arc<Segment>, Arc<dyn File>)>,
     /// The count of directory changes this job makes durable, if there were any.
     directory: Option<u64>,
+    checkpoint: Option<Checkpoint>,
+}
+
+/// What a checkpoint has to do beyond a flush, apart from the side files of segments.
+#[derive(Debug)]
+struct Checkpoint {
+    /// The epochs, with their version, if they are not written yet.
+    epochs: Option<(u64, Vec<(LeaderEpoch, Offset)>)>,
 }
 
 /// A sync that was run, to be given back to its log.
@@ -73,7 +96,16 @@ pub struct FlushDone {
     sealed: Vec<Arc<Segment>>,
     directory: Option<u64>,
     synced: Result<(), Fence>,
-    side_files: Result<(), IoError>,
+    checkpoint: Option<Checkpointed>,
+}
+
+/// What a checkpoint wrote beside the batches.
+#[derive(Debug)]
+struct Checkpointed {
+    /// Segments whose side files are written.
+    written: Vec<Arc<Segment>>,
+    epochs: Option<u64>,
+    failed: Option<IoError>,
 }
 
 impl FlushJob {
@@ -89,22 +121,15 @@ impl FlushJob {
             self.shared.close(fence.clone());
             fence
         });
-        let mut written = Vec::new();
-        let mut side_files = Ok(());
-        if synced.is_ok() {
-            for sealed in &self.sealed {
-                match self.write_side_files(sealed) {
-                    Ok(()) => written.push(sealed.segment.clone()),
-                    Err(error) => side_files = side_files.and(Err(error)),
-                }
-            }
-        }
+        let checkpoint = synced.is_ok().then(|| self.write_checkpoint()).flatten();
+        let sealed = self.sealed.into_iter().map(|sealed| sealed.segment).collect();
         let Self { control, upto, directory, .. } = self;
-        FlushDone { control, upto, sealed: written, directory, synced, side_files }
+        FlushDone { control, upto, sealed, directory, synced, checkpoint }
     }
 
+    /// Oldest first, so that what is durable after a crash half way is a prefix; then the entries of new files.
     fn sync_data(&self) -> Result<(), IoError> {
-        let sealed = self.sealed.iter().map(|sealed| (&sealed.segment, &sealed.file));
+        let sealed = self.sealed.iter().filter_map(|sealed| Some((&sealed.segment, sealed.file.as_ref()?)));
         for (segment, file) in sealed.chain(self.active.as_ref().map(|(segment, file)| (segment, file))) {
             file.sync_data().context("sync", &segment.path())?;
         }
@@ -114,9 +139,36 @@ impl FlushJob {
         Ok(())
     }
 
+    fn write_checkpoint(&self) -> Option<Checkpointed> {
+        let Checkpoint { epochs } = self.checkpoint.as_ref()?;
+        let mut done = Checkpointed { written: Vec::new(), epochs: None, failed: None };
+        if let Some((version, entries)) = epochs {
+            match self.write_epochs(entries) {
+                Ok(()) => done.epochs = Some(*version),
+                Err(error) => done.failed = Some(error),
+            }
+        }
+        for sealed in &self.sealed {
+            match self.write_side_files(sealed) {
+                Ok(()) => done.written.push(sealed.segment.clone()),
+                Err(error) => done.failed = done.failed.or(Some(error)),
+            }
+        }
+        Some(done)
+    }
+
+    /// Not after a truncation, which wrote others.
+    fn write_epochs(&self, entries: &[(LeaderEpoch, Offset)]) -> Result<(), IoError> {
+        let _writing = self.control.writing();
+        if self.control.lowest_end() < Offset::MAX {
+            return Ok(());
+        }
+        write_epochs(&self.place, entries)
+    }
+
     fn write_side_files(&self, sealed: &Sealed) -> Result<(), IoError> {
-        let _writing = self.control.side_files.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.control.lowest_end() < sealed.end || sealed.segment.is_retired() {
+        let _writing = self.control.writing();
+        if !self.control.still_has(&sealed.segment, sealed.end) {
             return Ok(());
         }
         if let Some(snapshot) = &sealed.snapshot {
@@ -131,80 +183,128 @@ impl FlushJob {
 }
 
 impl Log {
-    /// Begins to make all that was appended durable. `None` if it is already, or if another job is under way: begin
+    /// Begins to make all batches durable that were appended. `None` if they are, or if another job is under way: begin
     /// again when that one is finished.
     ///
     /// The job can be [run](FlushJob::run) on another thread while the log goes on; give its result to
     /// [`Log::finish_flush`]. This way one sync serves all appends that came in while the last one ran.
     pub fn begin_flush(&mut self) -> Option<FlushJob> {
-        self.jobs.retain(|job| job.strong_count() > 0);
-        if !self.jobs.is_empty() || self.shared.usable().is_err() {
-            return None;
-        }
-        self.flush_job()
+        if self.has_job() { None } else { self.flush_job() }
     }
 
-    /// Takes note of a sync that was run: the flush mark and the recovery point move, readers see it.
+    /// Begins to make the batches durable and what follows from them: indexes, producer snapshots, leader epochs. Moves
+    /// the recovery point, and so bounds what the next recovery has to read. Otherwise as [`Log::begin_flush`].
+    pub fn begin_checkpoint(&mut self) -> Option<FlushJob> {
+        if self.has_job() { None } else { self.checkpoint_job() }
+    }
+
+    /// Takes note of a sync that was run: the flush mark moves, after a checkpoint the recovery point too, and readers
+    /// see it. What a truncation has cut off since does not count.
     ///
     /// # Errors
-    /// [`FlushError::Closed`] if the sync failed: the log is closed. A side file (index, snapshot) that could not be
-    /// written is no error; it holds the recovery point back and is tried again with the next flush.
+    /// [`FlushError::Closed`] if the sync failed: the log is closed. [`FlushError::Io`] if only a side file (index,
+    /// snapshot, epochs) could not be written: the log goes on, the recovery point stays behind, and the next checkpoint
+    /// tries again.
     pub fn finish_flush(&mut self, done: FlushDone) -> Result<Offset, FlushError> {
-        let FlushDone { control, upto, sealed, directory, synced, side_files } = done;
+        let FlushDone { control, upto, sealed, directory, synced, checkpoint } = done;
         synced?;
         self.shared.usable()?;
-        self.side_file_error = side_files.err();
-        self.sealed.retain(|kept| !sealed.iter().any(|written| Arc::ptr_eq(written, &kept.segment)));
         self.directory_synced = self.directory_synced.max(directory.unwrap_or(0));
+        for kept in &mut self.sealed {
+            if sealed.iter().any(|synced| Arc::ptr_eq(synced, &kept.segment)) {
+                kept.file = None;
+            }
+        }
         // A truncation may have cut what was synced, and other batches may have taken its place.
         let upto = upto.min(control.lowest_end());
         let flushed = self.shared.flushed().max(upto);
         self.shared.set_flushed(flushed);
-        let complete = self.sealed.first().map_or(flushed, |kept| kept.segment.base().min(flushed));
+        if flushed == self.end() {
+            // Nothing unsynced is left in it: an idle log holds no descriptor beyond the bound.
+            self.active.file = None;
+        }
+        let Some(Checkpointed { written, epochs, failed }) = checkpoint else { return Ok(flushed) };
+        self.sealed.retain(|kept| !written.iter().any(|written| Arc::ptr_eq(written, &kept.segment)));
+        self.epochs_written = self.epochs_written.max(epochs.unwrap_or(0));
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        let complete = self.sealed.first().map_or(upto, |kept| kept.segment.base().min(upto));
         if complete > self.recovery_point {
             self.recovery_point = complete;
             self.state.mark(&*self.place.fs, complete);
         }
-        if self.shared.flushed() == self.shared.end() {
-            // Nothing unsynced is left in it: an idle log holds no descriptor beyond the bound.
-            self.active.file = None;
-        }
         Ok(flushed)
     }
 
-    /// Makes all that was appended durable before it returns, and returns the end of it.
+    /// Makes all batches durable that were appended before it returns, and returns the end of them.
     ///
     /// # Errors
     /// As [`Log::finish_flush`].
     pub fn flush(&mut self) -> Result<Offset, FlushError> {
         self.shared.usable()?;
         match self.flush_job() {
-            Some(job) => {
-                let done = job.run();
-                self.finish_flush(done)
-            }
-            None => Ok(self.shared.flushed()),
+            Some(job) => self.finish_flush(job.run()),
+            None => Ok(self.flushed()),
         }
     }
 
-    /// A job for all that is not durable yet.
+    /// Makes everything durable before it returns, and returns the recovery point.
+    ///
+    /// # Errors
+    /// As [`Log::finish_flush`].
+    pub fn checkpoint(&mut self) -> Result<Offset, FlushError> {
+        self.shared.usable()?;
+        if let Some(job) = self.checkpoint_job() {
+            self.finish_flush(job.run())?;
+        }
+        Ok(self.recovery_point)
+    }
+
+    fn has_job(&mut self) -> bool {
+        self.jobs.retain(|job| job.strong_count() > 0);
+        !self.jobs.is_empty() || self.shared.usable().is_err()
+    }
+
+    /// A job for the batches that are not durable yet.
     fn flush_job(&mut self) -> Option<FlushJob> {
-        let upto = self.shared.end();
-        let directory = Some(self.directory_changes).filter(|changes| *changes > self.directory_synced);
-        if self.shared.flushed() >= upto && self.sealed.is_empty() && directory.is_none() {
+        let unsynced_files = self.directory_changes > self.directory_synced;
+        if self.flushed() >= self.end() && !unsynced_files {
             return None;
         }
+        let sealed = self.sealed.iter().filter(|sealed| sealed.file.is_some()).cloned().collect();
+        Some(self.job(sealed, None))
+    }
+
+    /// A job for all that is not durable yet.
+    fn checkpoint_job(&mut self) -> Option<FlushJob> {
+        let unsynced_files = self.directory_changes > self.directory_synced;
+        let epochs =
+            (self.epochs_version > self.epochs_written).then(|| (self.epochs_version, self.epochs.entries().to_vec()));
+        if self.recovery_point >= self.end() && self.sealed.is_empty() && epochs.is_none() && !unsynced_files {
+            return None;
+        }
+        Some(self.job(self.sealed.clone(), Some(Checkpoint { epochs })))
+    }
+
+    fn job(&mut self, sealed: Vec<Sealed>, checkpoint: Option<Checkpoint>) -> FlushJob {
+        FlushJob {
+            place: self.place.clone(),
+            shared: self.shared.clone(),
+            control: self.job_control(),
+            upto: self.end(),
+            sealed,
+            active: self.active.file.clone().map(|file| (self.active.segment.clone(), file)),
+            directory: Some(self.directory_changes).filter(|changes| *changes > self.directory_synced),
+            checkpoint,
+        }
+    }
+
+    /// What a new job shares with the log.
+    pub(crate) fn job_control(&mut self) -> Arc<JobControl> {
         let control = JobControl { lowest_end: AtomicI64::new(i64::MAX), side_files: self.side_files.clone() };
         let control = Arc::new(control);
         self.jobs.push(Arc::downgrade(&control));
-        Some(FlushJob {
-            place: self.place.clone(),
-            shared: self.shared.clone(),
-            control,
-            upto,
-            sealed: self.sealed.clone(),
-            active: self.active.file.clone().map(|file| (self.active.segment.clone(), file)),
-            directory,
-        })
+        control
     }
 }

@@ -1,30 +1,41 @@
-//! The work that appends do not wait for, as a queue of steps.
+//! The work that appends do not wait for, one piece at a time. What may take long is split like a flush: begun on the
+//! writer's thread, run on any other, finished on the writer's again.
 
 use std::io;
-use std::path::PathBuf;
-use std::sync::PoisonError;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, Weak};
 
-use crate::error::FlushError;
-use crate::indexes::{IndexWriter, Indexes};
+use crate::error::{FlushError, ReadError, TruncateError};
+use crate::flush::{FlushDone, FlushJob, JobControl};
+use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
 use crate::log::Log;
 use crate::retention::{self, Candidate};
+use crate::segment::{Place, Segment};
 use crate::snapshots;
 use crate::truncation::SEGMENT_FILES;
 use crate::{Offset, TimestampMs};
-
-/// Files of a segment that left the log, and when to remove them.
-#[derive(Debug)]
-pub(crate) struct Unlink {
-    paths: Vec<PathBuf>,
-    due: TimestampMs,
-}
 
 /// How often producers are looked over for those that have expired (Kafka's
 /// `producer.id.expiration.check.interval.ms`).
 const PRODUCERS_INTERVAL_MS: i64 = 10 * 60 * 1000;
 
-/// A step that was done.
+/// How far housekeeping may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkLimits {
+    /// Records from here on stay, whatever their age: they may not be replicated yet.
+    pub high_watermark: Offset,
+}
+
+impl WorkLimits {
+    /// Records from the high watermark on stay. For a log that is not replicated that is [`Log::end`].
+    pub fn new(high_watermark: Offset) -> Self {
+        Self { high_watermark }
+    }
+}
+
+/// A piece of work that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -44,6 +55,16 @@ pub enum Step {
         /// The log start now.
         log_start: Offset,
     },
+    /// The largest timestamp of a segment was read, to tell its age.
+    AgeRead {
+        /// The segment's base offset.
+        base: Offset,
+    },
+    /// Segments that no longer grow were synced with their indexes and snapshots.
+    Checkpointed {
+        /// The recovery point now.
+        recovery_point: Offset,
+    },
     /// Index files that a reader found bad or missing were written anew.
     IndexesWritten {
         /// The segment's base offset.
@@ -56,7 +77,90 @@ pub enum Step {
     },
 }
 
-/// The housekeeping of one log; from [`Log::housekeeping`].
+/// Files of a segment that left the log, and when to remove them.
+#[derive(Debug)]
+pub(crate) struct Unlink {
+    paths: Vec<PathBuf>,
+    due: TimestampMs,
+}
+
+/// A piece of work to be run, on whatever thread. Dropping it puts it off.
+#[derive(Debug)]
+#[must_use = "a job that is not run does nothing"]
+pub struct WorkJob {
+    work: Work,
+    /// Tells the log that there is a job under way.
+    running: Arc<()>,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// It was done when it began, for it was quick.
+    Done(Result<Step, FlushError>),
+    Unlink {
+        place: Place,
+        unlink: Unlink,
+    },
+    ReadAge(Arc<Segment>),
+    Checkpoint(FlushJob),
+    WriteIndexes {
+        place: Place,
+        segment: Arc<Segment>,
+        end: Offset,
+        indexes: Arc<MemoryIndexes>,
+        control: Arc<JobControl>,
+    },
+}
+
+/// A piece of work that was run, to be given back to its log.
+#[derive(Debug)]
+#[must_use = "the log learns what was done by Log::finish_work"]
+pub struct WorkDone {
+    outcome: Outcome,
+    _running: Arc<()>,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Done(Result<Step, FlushError>),
+    Unlinked(Unlink, Result<(), IoError>),
+    Checkpointed(FlushDone),
+    IndexesWritten(Arc<Segment>, Result<bool, IoError>),
+}
+
+impl WorkJob {
+    /// Does the work.
+    pub fn run(self) -> WorkDone {
+        let outcome = match self.work {
+            Work::Done(step) => Outcome::Done(step),
+            Work::Unlink { place, unlink } => {
+                let removed = unlink.paths.iter().try_for_each(|path| place.remove(path));
+                Outcome::Unlinked(unlink, removed)
+            }
+            Work::ReadAge(segment) => Outcome::Done(match segment.largest_timestamp() {
+                Ok(_) => Ok(Step::AgeRead { base: segment.base() }),
+                Err(ReadError::Io(error)) => Err(error.into()),
+                Err(_) => {
+                    segment.give_up_largest_timestamp();
+                    Ok(Step::AgeRead { base: segment.base() })
+                }
+            }),
+            Work::Checkpoint(job) => Outcome::Checkpointed(job.run()),
+            Work::WriteIndexes { place, segment, end, indexes, control } => {
+                let written = {
+                    let _writing = control.writing();
+                    let still_there = control.still_has(&segment, end);
+                    let write = || IndexWriter::write_files(&place, segment.base(), &indexes);
+                    if still_there { write().map(|()| true) } else { Ok(false) }
+                };
+                Outcome::IndexesWritten(segment, written)
+            }
+        };
+        WorkDone { outcome, _running: self.running }
+    }
+}
+
+/// The housekeeping of one log on one thread; from [`Log::housekeeping`].
 #[derive(Debug)]
 pub struct Housekeeping<'log> {
     log: &'log mut Log,
@@ -67,43 +171,92 @@ impl<'log> Housekeeping<'log> {
         Self { log }
     }
 
-    /// Does the next step that is due, or nothing if none is. Call it until it returns `None`, then again after a while.
-    ///
-    /// Records from `deletable_below` on are kept whatever their age: give the high watermark, or [`Log::end`] for a
-    /// log that is not replicated.
+    /// Does the next piece of work that is due, and waits for it; `None` if none is. Call it until then, and again
+    /// after a while.
     ///
     /// # Errors
-    /// If a file operation fails. The step is tried again with the next call.
-    pub fn step(&mut self, now: TimestampMs, deletable_below: Offset) -> Result<Option<Step>, FlushError> {
-        let log = &mut *self.log;
-        log.shared.usable()?;
-        if let Some(step) = log.remove_files(now)? {
-            return Ok(Some(step));
+    /// As [`Log::finish_work`].
+    pub fn step(&mut self, now: TimestampMs, limits: &WorkLimits) -> Result<Option<Step>, FlushError> {
+        while let Some(job) = self.log.begin_work(now, limits) {
+            if let Some(step) = self.log.finish_work(job.run())? {
+                return Ok(Some(step));
+            }
         }
-        if let Some(step) = log.roll_by_age(now)? {
-            return Ok(Some(step));
-        }
-        if let Some(step) = log.retire(now, deletable_below)? {
-            return Ok(Some(step));
-        }
-        if let Some(step) = log.write_rebuilt_indexes()? {
-            return Ok(Some(step));
-        }
-        Ok(log.expire_producers(now))
+        Ok(None)
     }
 }
 
 impl Log {
-    fn remove_files(&mut self, now: TimestampMs) -> Result<Option<Step>, IoError> {
-        let Some(unlink) = self.unlinks.pop_front_if(|unlink| unlink.due <= now) else { return Ok(None) };
-        for path in &unlink.paths {
-            if let Err(error) = self.place.remove(path) {
-                self.unlinks.push_front(unlink);
-                return Err(error);
+    /// Begins the next piece of housekeeping that is due. `None` if none is, or if one is under way: begin again when
+    /// it is finished, until there is none, and then again after a while.
+    ///
+    /// What needs the disk for long is left to [`WorkJob::run`]. Moving the log start syncs one sector here: no file may
+    /// go before it is durable.
+    pub fn begin_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<WorkJob> {
+        if self.work.strong_count() > 0 || self.shared.usable().is_err() {
+            return None;
+        }
+        let work = self.next_work(now, limits)?;
+        let running = Arc::new(());
+        self.work = Arc::downgrade(&running);
+        Some(WorkJob { work, running })
+    }
+
+    /// Takes note of a piece of work that was run. `None` if it came to nothing.
+    ///
+    /// # Errors
+    /// If a file operation failed. The work is due again; to go on at once would most likely fail again.
+    pub fn finish_work(&mut self, done: WorkDone) -> Result<Option<Step>, FlushError> {
+        self.work = Weak::new();
+        match done.outcome {
+            Outcome::Done(step) => step.map(Some),
+            Outcome::Unlinked(unlink, removed) => {
+                if let Err(error) = removed {
+                    self.unlinks.push_front(unlink);
+                    return Err(error.into());
+                }
+                Ok(Some(Step::FilesRemoved))
+            }
+            Outcome::Checkpointed(done) => {
+                self.finish_flush(done)?;
+                Ok(Some(Step::Checkpointed { recovery_point: self.recovery_point }))
+            }
+            Outcome::IndexesWritten(segment, written) => {
+                if !written? {
+                    return Ok(None);
+                }
+                segment.rebuilt_indexes_written();
+                Ok(Some(Step::IndexesWritten { base: segment.base() }))
             }
         }
-        self.directory_changes += 1;
-        Ok(Some(Step::FilesRemoved))
+    }
+
+    /// Housekeeping on this thread.
+    pub fn housekeeping(&mut self) -> Housekeeping<'_> {
+        Housekeeping::new(self)
+    }
+
+    fn next_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<Work> {
+        if let Some(unlink) = self.unlinks.pop_front_if(|unlink| unlink.due <= now) {
+            return Some(Work::Unlink { place: self.place.clone(), unlink });
+        }
+        if let Some(step) = self.roll_by_age(now).transpose() {
+            return Some(Work::Done(step));
+        }
+        match self.retire(now, limits.high_watermark) {
+            Ok(None) => {}
+            Ok(Some(work)) => return Some(work),
+            Err(error) => return Some(Work::Done(Err(error))),
+        }
+        if !self.sealed.is_empty()
+            && let Some(job) = self.begin_checkpoint()
+        {
+            return Some(Work::Checkpoint(job));
+        }
+        if let Some(work) = self.rebuilt_indexes() {
+            return Some(work);
+        }
+        self.expire_producers(now).map(|step| Work::Done(Ok(step)))
     }
 
     /// By the clock only: a log that takes in old records would roll each time if it went by theirs.
@@ -118,46 +271,57 @@ impl Log {
         Ok(Some(Step::Rolled { base }))
     }
 
-    fn retire(&mut self, now: TimestampMs, deletable_below: Offset) -> Result<Option<Step>, FlushError> {
+    /// Takes the segments out of the log that may go.
+    fn retire(&mut self, now: TimestampMs, high_watermark: Offset) -> Result<Option<Work>, FlushError> {
         let segments = self.shared.segments();
-        let mut candidates = Vec::with_capacity(segments.all().len());
         let ages_count = self.options.retention && self.options.retention_ms >= 0;
+        let mut candidates = Vec::with_capacity(segments.all().len());
         for (segment, end) in segments.with_ends(self.end()) {
-            // The timestamps of a segment that cannot be read, or that stays anyway, are not looked for.
-            let timestamp = if ages_count && end <= deletable_below {
-                let largest = segment.largest_timestamp().unwrap_or(TimestampMs::NONE);
-                self.age_from(largest, &segment.path(), now)?
-            } else {
-                now
+            let timestamp = match segment.known_largest_timestamp().filter(|_| ages_count && end <= high_watermark) {
+                Some(largest) => self.age_from(largest, &segment.path(), now)?,
+                // Young, as far as this round goes.
+                None => now,
             };
             candidates.push(Candidate { end, size_bytes: segment.len(), timestamp });
         }
-        let count = retention::plan(&candidates, self.start(), deletable_below, now, &self.options);
+        let count = retention::plan(&candidates, self.start(), high_watermark, now, &self.options);
+        if let Some((segment, _)) = segments.with_ends(self.end()).nth(count).filter(|(_, end)| {
+            // Of the first that stays it may be the age alone that is not known.
+            ages_count && *end <= high_watermark
+        }) && segment.known_largest_timestamp().is_none()
+        {
+            return Ok(Some(Work::ReadAge(segment.clone())));
+        }
         let Some(last) = count.checked_sub(1).and_then(|last| candidates.get(last)) else { return Ok(None) };
-        let new_base = last.end;
+        let base = last.end;
         self.mark_dirty()?;
         if count == candidates.len() {
-            self.roll(new_base)?;
+            self.roll(base)?;
         }
-        // The start first, durably: a start below the first segment would be raised by the next open, but one that was
-        // told and lost would not come back.
-        if new_base > self.start() {
-            self.advance_start(new_base).map_err(|error| match error {
-                crate::TruncateError::Io(error) => FlushError::Io(error),
-                crate::TruncateError::Closed(fence) => FlushError::Closed(fence),
+        if base > self.start() {
+            self.advance_start(base).map_err(|error| match error {
+                TruncateError::Io(error) => FlushError::Io(error),
+                TruncateError::Closed(fence) => FlushError::Closed(fence),
                 other => unreachable!("a segment's end is neither negative nor past the log's: {other}"),
             })?;
         }
+        self.retire_below(base, now).map(|step| Some(Work::Done(Ok(step))))
+    }
+
+    /// Takes the segments below `base` out of the log. Their files get another name now, under which a file that is made
+    /// later does not stand in their way, and go after the delay.
+    fn retire_below(&mut self, base: Offset, now: TimestampMs) -> Result<Step, FlushError> {
         let side_files = self.side_files.clone();
         let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
-        let (retired, kept) = self.shared.segments().split_below(new_base);
+        let (retired, kept) = self.shared.segments().split_below(base);
         self.shared.set_segments(kept);
-        self.sealed.retain(|sealed| sealed.segment.base() >= new_base);
+        self.sealed.retain(|sealed| sealed.segment.base() >= base);
         for segment in &retired {
             segment.retire();
             let mut paths = Vec::new();
             for kind in SEGMENT_FILES {
-                let (from, to) = (self.place.path(segment.base(), kind), self.place.deleted_path(segment.base(), kind));
+                let from = self.place.path(segment.base(), kind);
+                let to = self.place.deleted_path(segment.base(), kind);
                 match self.place.fs.rename(&from, &to) {
                     Ok(()) => paths.push(to),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -167,17 +331,17 @@ impl Log {
             self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
         }
         self.directory_changes += 1;
-        snapshots::remove_unless(&self.place, |offset| offset >= new_base)?;
-        Ok(Some(Step::SegmentsRetired {
+        snapshots::remove_unless(&self.place, |offset| offset >= base)?;
+        Ok(Step::SegmentsRetired {
             segments: u32::try_from(retired.len()).unwrap_or(u32::MAX),
             bytes: retired.iter().map(|segment| segment.len()).sum(),
             log_start: self.start(),
-        }))
+        })
     }
 
     /// The time a segment's age counts from: its largest timestamp. Without one, and where it lies in the future and
     /// would keep the segment for ever, the time of the last write.
-    fn age_from(&self, largest: TimestampMs, path: &std::path::Path, now: TimestampMs) -> Result<TimestampMs, IoError> {
+    fn age_from(&self, largest: TimestampMs, path: &Path, now: TimestampMs) -> Result<TimestampMs, IoError> {
         if largest >= TimestampMs(0) && largest <= now {
             return Ok(largest);
         }
@@ -185,18 +349,18 @@ impl Log {
         Ok(if largest > now { largest.min(modified) } else { modified })
     }
 
-    fn write_rebuilt_indexes(&mut self) -> Result<Option<Step>, IoError> {
-        for segment in self.shared.segments().all() {
-            let Some(Indexes::Memory(indexes)) = segment.rebuilt_indexes() else { continue };
-            // The active segment's are written when it is sealed or the log closed.
-            if segment.base() < self.active.segment.base() {
-                IndexWriter::write_files(&self.place, segment.base(), &indexes)?;
-                segment.unload_indexes();
-            }
-            segment.rebuilt_indexes_written();
-            return Ok(Some(Step::IndexesWritten { base: segment.base() }));
-        }
-        Ok(None)
+    /// The next index that a reader found its files to be wrong against.
+    fn rebuilt_indexes(&mut self) -> Option<Work> {
+        let segments = self.shared.segments();
+        // The active segment's are written when it is sealed or the log closed.
+        let sealed = segments.with_ends(self.end()).filter(|(segment, _)| segment.base() < self.active.segment.base());
+        let found = sealed.filter_map(|(segment, end)| match segment.rebuilt_indexes()? {
+            Indexes::Memory(indexes) => Some((segment.clone(), end, indexes)),
+            Indexes::Files(_) => None,
+        });
+        let (segment, end, indexes) = { found }.next()?;
+        let control = self.job_control();
+        Some(Work::WriteIndexes { place: self.place.clone(), segment, end, indexes, control })
     }
 
     fn expire_producers(&mut self, now: TimestampMs) -> Option<Step> {

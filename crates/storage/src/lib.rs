@@ -49,7 +49,7 @@ pub use data_dir::OpenHints;
 pub use epochs::{EpochEnd, EpochHistory, InvalidHistory};
 pub use error::{AppendError, Damage, DamageKind, Fence, FlushError, OpenError, ReadError, TruncateError};
 pub use flush::{FlushDone, FlushJob};
-pub use housekeeping::{Housekeeping, Step};
+pub use housekeeping::{Housekeeping, Step, WorkDone, WorkJob, WorkLimits};
 pub use log::{Appended, CloseReport, Durability, Log, SegmentInfo};
 pub use open_files::OpenFiles;
 pub use options::{FlushPolicy, InvalidOption, LogOptions};

@@ -14,7 +14,7 @@ use crate::epochs::{EpochEnd, EpochHistory};
 use crate::error::{AppendError, Fence, FlushError, OpenError, ReadError, TruncateError};
 use crate::flush::{JobControl, Sealed};
 use crate::fs::{DirLock, File, Fs, OsFs};
-use crate::housekeeping::{Housekeeping, Unlink};
+use crate::housekeeping::Unlink;
 use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::lock::lock_directory;
@@ -25,7 +25,7 @@ use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::{Place, Segment};
 use crate::state_file::{LogState, StateFile};
-use crate::{LeaderEpoch, Offset, TimestampMs};
+use crate::{LeaderEpoch, Offset, TimestampMs, TopicId};
 
 /// The file of a log's leader epochs.
 pub(crate) const EPOCHS_FILE: &str = "leader-epoch-checkpoint";
@@ -50,10 +50,14 @@ pub struct Log {
     pub(crate) directory_changes: u64,
     pub(crate) directory_synced: u64,
     pub(crate) side_files: Arc<Mutex<()>>,
-    pub(crate) side_file_error: Option<IoError>,
+    /// Counts changes of the epochs, and which of them are in their file.
+    pub(crate) epochs_version: u64,
+    pub(crate) epochs_written: u64,
     pub(crate) jobs: Vec<Weak<JobControl>>,
     pub(crate) unlinks: VecDeque<Unlink>,
+    pub(crate) work: Weak<()>,
     pub(crate) producers_looked_at: Option<TimestampMs>,
+    pub(crate) topic_id: TopicId,
     pub(crate) lock: Option<Box<dyn DirLock>>,
 }
 
@@ -95,6 +99,7 @@ pub enum Durability {
 
 /// What an append did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Appended {
     /// The offset of the first record.
     pub first: Offset,
@@ -207,7 +212,7 @@ impl Log {
             return Ok(Appended { first, last, timestamp, duplicate: true, durability: self.durability(last) });
         }
         self.mark_dirty()?;
-        self.assign_epoch_at(epoch, first)?;
+        self.assign_epoch_at(epoch, first);
         self.roll_if_due(now, first, last, batch.max_timestamp(), bytes)?;
         let (stamped, rest) = batch.stamped(first, epoch);
         let position = self.active.len;
@@ -250,13 +255,8 @@ impl Log {
                 other => unreachable!("emptying an empty log reads nothing: {other}"),
             })?;
         }
-        let mut epochs = self.epochs.clone();
-        let mut changed = false;
         for batch in &batches {
-            changed |= epochs.assign(batch.header.leader_epoch(), batch.header.base_offset());
-        }
-        if changed {
-            self.replace_epochs(epochs)?;
+            self.assign_epoch_at(batch.header.leader_epoch(), batch.header.base_offset());
         }
         let mut pending = Group::default();
         for batch in batches {
@@ -324,6 +324,11 @@ impl Log {
         segments.with_ends(self.end()).map(info).collect()
     }
 
+    /// Goes up with each truncation; see [`LogReader::generation`].
+    pub fn generation(&self) -> u64 {
+        self.shared.generation()
+    }
+
     /// The options.
     pub fn options(&self) -> &LogOptions {
         &self.options
@@ -347,15 +352,15 @@ impl Log {
 
     /// Notes that a leadership with this epoch begins at `start`, which is the end of the log for a new leader.
     ///
+    /// It is written with the next [checkpoint](Log::begin_checkpoint). Until then the batches tell: an epoch that has
+    /// none is forgotten in a crash, and needed by nobody.
+    ///
     /// # Errors
-    /// If the epochs cannot be written.
+    /// If the log is closed.
     pub fn assign_epoch(&mut self, epoch: LeaderEpoch, start: Offset) -> Result<(), FlushError> {
         self.shared.usable()?;
-        self.assign_epoch_at(epoch, start).map_err(|error| match error {
-            AppendError::Closed(fence) => FlushError::Closed(fence),
-            AppendError::Io(error) => FlushError::Io(error),
-            other => unreachable!("writing epochs fails by i/o only: {other}"),
-        })
+        self.assign_epoch_at(epoch, start);
+        Ok(())
     }
 
     /// Where `epoch` ends in this log, as a leader tells a follower.
@@ -373,11 +378,6 @@ impl Log {
         self.epochs.entries()
     }
 
-    /// The work that appends do not wait for; to be done step by step, now and then.
-    pub fn housekeeping(&mut self) -> Housekeeping<'_> {
-        Housekeeping::new(self)
-    }
-
     /// Flushes everything, writes the side files and marks the log as closed well, so that the next open reads its tail
     /// only. Its readers end.
     ///
@@ -386,14 +386,17 @@ impl Log {
     pub fn close(mut self) -> Result<CloseReport, FlushError> {
         self.shared.usable()?;
         let report = CloseReport { end: self.end(), start: self.start() };
-        let clean = LogState { clean: true, log_start: report.start, recovery_point: report.end, end: report.end };
-        if self.state.last() == Some(clean) {
+        let clean = LogState {
+            clean: true,
+            log_start: report.start,
+            recovery_point: report.end,
+            end: report.end,
+            topic_id: self.topic_id,
+        };
+        if self.state.last() == Some(clean) && self.epochs_version == self.epochs_written {
             return Ok(report);
         }
-        self.flush()?;
-        if let Some(error) = self.side_file_error.take() {
-            return Err(error.into());
-        }
+        self.checkpoint()?;
         // A job that somebody else still runs must not write side files after ours.
         let side_files = self.side_files.clone();
         let _writing = side_files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -436,7 +439,7 @@ impl Log {
 
     /// Writes the state file durably. A failed sync closes the log.
     pub(crate) fn record_state(&mut self, log_start: Offset, recovery_point: Offset) -> Result<(), IoError> {
-        let state = LogState { clean: false, log_start, recovery_point, end: self.end() };
+        let state = LogState { clean: false, log_start, recovery_point, end: self.end(), topic_id: self.topic_id };
         let recorded = self.state.record(&*self.place.fs, state);
         recorded.inspect_err(|error| self.close_if_sync_failed(error))
     }
@@ -461,24 +464,16 @@ impl Log {
         in_use.map_or(LeaderEpoch::NONE, |(epoch, _)| *epoch)
     }
 
-    fn assign_epoch_at(&mut self, epoch: LeaderEpoch, start: Offset) -> Result<(), AppendError> {
-        if epoch == self.epochs.latest() {
-            return Ok(());
+    fn assign_epoch_at(&mut self, epoch: LeaderEpoch, start: Offset) {
+        if epoch != self.epochs.latest() && self.epochs.assign(epoch, start) {
+            self.epochs_changed();
         }
-        let mut epochs = self.epochs.clone();
-        if epochs.assign(epoch, start) {
-            self.replace_epochs(epochs)?;
-        }
-        Ok(())
     }
 
-    /// Writes another history of epochs, durably, and goes on with it.
-    pub(crate) fn replace_epochs(&mut self, epochs: EpochHistory) -> Result<(), IoError> {
-        let path = self.place.dir.join(EPOCHS_FILE);
-        write_epochs(&self.place, &path, epochs.entries()).inspect_err(|error| self.close_if_sync_failed(error))?;
-        self.shared.set_epochs(epochs.entries());
-        self.epochs = epochs;
-        Ok(())
+    /// The epochs in memory are not those in their file any more.
+    pub(crate) fn epochs_changed(&mut self) {
+        self.epochs_version += 1;
+        self.shared.set_epochs(self.epochs.entries());
     }
 
     /// The rules for replicated batches, over all of them before any is written.
@@ -656,7 +651,7 @@ impl Log {
         let old = std::mem::replace(&mut self.active, next);
         self.sealed.push(Sealed {
             segment: old.segment,
-            file,
+            file: Some(file),
             end: base,
             indexes: Some(old.indexes.indexes().clone()),
             snapshot: Some(self.producers.encode_snapshot().into()),
@@ -715,10 +710,12 @@ fn is_out_of_room(error: &IoError) -> bool {
     )
 }
 
-pub(crate) fn write_epochs(place: &Place, path: &Path, entries: &[(LeaderEpoch, Offset)]) -> Result<(), IoError> {
-    checkpoint::write_epochs(&*place.fs, path, entries).map_err(|error| match error {
+/// Writes the file of leader epochs, durably.
+pub(crate) fn write_epochs(place: &Place, entries: &[(LeaderEpoch, Offset)]) -> Result<(), IoError> {
+    let path = place.dir.join(EPOCHS_FILE);
+    checkpoint::write_epochs(&*place.fs, &path, entries).map_err(|error| match error {
         CheckpointError::Io(error) => error,
-        malformed => IoError { verb: "write", path: path.to_owned(), source: io::Error::other(malformed) },
+        malformed => IoError { verb: "write", path, source: io::Error::other(malformed) },
     })
 }
 

@@ -22,12 +22,20 @@ pub struct ReadLimit {
     pub upper: Offset,
     /// Return the first batch even if it is larger than `max_bytes`, so that a reader always gets on.
     pub at_least_one: bool,
+    /// The [generation](LogReader::generation) that the caller's idea of `from` and `upper` belongs to, if it matters:
+    /// after a truncation the read fails with [`ReadError::Superseded`], for `upper` may lie in another history.
+    pub generation: Option<u64>,
 }
 
 impl ReadLimit {
     /// About `max_bytes`, at least one batch, up to the end of the log.
     pub fn bytes(max_bytes: usize) -> Self {
-        Self { max_bytes, upper: Offset::MAX, at_least_one: true }
+        Self { max_bytes, upper: Offset::MAX, at_least_one: true, generation: None }
+    }
+
+    /// The same limit, for this generation only.
+    pub fn in_generation(self, generation: u64) -> Self {
+        Self { generation: Some(generation), ..self }
     }
 
     /// The same limit with this upper offset.
@@ -38,6 +46,7 @@ impl ReadLimit {
 
 /// Batches that were read, with the offsets stamped when they were appended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fetched {
     /// Whole batches, one after the other; see [`crate::batches`]. Empty if there is nothing to read yet.
     pub bytes: Vec<u8>,
@@ -131,7 +140,7 @@ impl Shared {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
     }
 
@@ -172,6 +181,11 @@ impl LogReader {
         self.shared.flushed()
     }
 
+    /// Goes up with each truncation: offsets told before one may name other records after it.
+    pub fn generation(&self) -> u64 {
+        self.shared.generation()
+    }
+
     /// The epoch in which the record at `offset` was appended, [`LeaderEpoch::NONE`] if that is not known.
     pub fn epoch_of(&self, offset: Offset) -> LeaderEpoch {
         let epochs = self.shared.epochs();
@@ -201,7 +215,7 @@ impl LogReader {
         limit: ReadLimit,
         bytes: &mut Vec<u8>,
     ) -> Result<(Offset, Offset), ReadError> {
-        self.steady(|segments| {
+        self.steady(limit.generation, |segments| {
             let (start, end) = (self.shared.start(), self.shared.end());
             if from < start || from > end {
                 return Err(ReadError::OutOfRange { from, start, end });
@@ -224,7 +238,7 @@ impl LogReader {
         timestamp: TimestampMs,
         upper: Offset,
     ) -> Result<Option<FoundTimestamp>, ReadError> {
-        self.steady(|segments| {
+        self.steady(None, |segments| {
             let found = self.first_from(segments, timestamp)?;
             Ok(found.filter(|found| found.offset < upper))
         })
@@ -232,7 +246,7 @@ impl LogReader {
 
     /// The first record with the largest timestamp of all records below `upper`.
     pub fn max_timestamp(&self, upper: Offset) -> Result<Option<FoundTimestamp>, ReadError> {
-        self.steady(|segments| {
+        self.steady(None, |segments| {
             let end = self.shared.end();
             let mut largest = TimestampMs::NONE;
             for (segment, next) in segments.with_ends(end) {
@@ -273,10 +287,17 @@ impl LogReader {
     }
 
     /// Runs a read until no truncation came in between.
-    fn steady<T>(&self, mut read: impl FnMut(&Segments) -> Result<T, ReadError>) -> Result<T, ReadError> {
+    fn steady<T>(
+        &self,
+        wanted: Option<u64>,
+        mut read: impl FnMut(&Segments) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
         loop {
             self.shared.usable()?;
             let generation = self.shared.generation();
+            if wanted.is_some_and(|wanted| wanted != generation) {
+                return Err(ReadError::Superseded);
+            }
             let segments = self.shared.segments();
             let outcome = read(&segments);
             if self.shared.generation() != generation {

@@ -5,13 +5,13 @@
 //! log is cut. Nothing below the recovery point is touched or doubted, save where no batch can be made out at all in the
 //! segment it lies in.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use byteorder::{BigEndian, ByteOrder};
 
-use crate::Offset;
 use crate::batch::BatchFault;
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
@@ -22,6 +22,7 @@ use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::log::{Active, EPOCHS_FILE, Log, write_epochs};
+use crate::metadata_files::{MetadataFileError, read_topic_id};
 use crate::names::SegmentFile;
 use crate::options::LogOptions;
 use crate::producers::ProducerTable;
@@ -33,6 +34,7 @@ use crate::snapshots;
 use crate::state_file::{LogState, StateFile};
 use crate::tidy::{Tidied, tidy};
 use crate::truncation::{remove_segments, resume};
+use crate::{Offset, TopicId};
 
 /// What opening a log found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,11 +114,22 @@ pub enum CutReason {
 
 /// Opens the log in a directory that is there.
 pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
-    let state = StateFile::load(&*place.fs, &place.dir)?;
+    let mut state = StateFile::load(&*place.fs, &place.dir)?;
+    let topic_id = match read_topic_id(&*place.fs, &place.dir) {
+        Ok(topic_id) => topic_id.unwrap_or(TopicId::ZERO),
+        // The data root judges that file. Here it only guards against a state file that was copied along.
+        Err(MetadataFileError::Io(error)) => return Err(error.into()),
+        Err(_) => TopicId::ZERO,
+    };
+    let is_foreign =
+        |state: LogState| ![TopicId::ZERO, topic_id].contains(&state.topic_id) && topic_id != TopicId::ZERO;
+    if state.last().is_some_and(is_foreign) {
+        state.disown();
+    }
     let tidied = tidy(&place)?;
     let mut opening = Opening::new(place, options, tidied)?;
-    opening.run(state.last(), hints)?;
-    opening.into_log(state)
+    opening.run(&mut state, hints)?;
+    opening.into_log(state, topic_id)
 }
 
 /// A log being opened.
@@ -175,40 +188,47 @@ impl Opening {
         })
     }
 
-    fn run(&mut self, known: Option<LogState>, hints: OpenHints) -> Result<(), OpenError> {
-        let hinted_start = hints.log_start.unwrap_or(Offset::ZERO);
-        let mut log_start = known.map_or(hinted_start, |known| known.log_start.max(hinted_start)).max(Offset::ZERO);
+    /// A state file of ours beats the root's hints, which may be older; without one they serve.
+    fn run(&mut self, state: &mut StateFile, hints: OpenHints) -> Result<(), OpenError> {
+        let log_start = |state: &StateFile| {
+            let start = state.last().map_or_else(|| hints.log_start.unwrap_or(Offset::ZERO), |known| known.log_start);
+            start.max(Offset::ZERO)
+        };
+        let was_clean = hints.clean == Some(true);
         self.read_epochs()?;
         let Some(first) = self.segments.first().map(|segment| segment.base()) else {
             self.report.clean = true;
-            return self.start_empty(log_start);
+            return self.start_empty(log_start(state));
         };
-        let tail = match hints.clean.unwrap_or_else(|| known.is_some_and(|known| known.clean)) {
-            true => self.read_tail()?,
-            false => None,
-        };
-        // A state file that says "closed at N" about a log that ends elsewhere was not the last to be written: another
-        // program was here.
-        let foreign = matches!((&tail, known), (Some(tail), Some(known)) if known.clean && known.end != tail.end);
-        if foreign && log_start > tail.as_ref().map_or(Offset::ZERO, |tail| tail.end) {
-            log_start = hinted_start;
+        let mut tail = None;
+        if state.last().map_or(was_clean, |known| known.clean) {
+            tail = self.read_tail()?;
         }
-        match tail.filter(|_| hints.clean == Some(true) || !foreign) {
+        if let (Some(tail), Some(known)) = (&tail, state.last())
+            && known.clean
+            && known.end != tail.end
+        {
+            // It says "closed at N" about a log that ends elsewhere: another program was the last to write here.
+            state.disown();
+        }
+        let is_clean = state.last().map_or(was_clean, |known| known.clean);
+        match tail.filter(|_| is_clean) {
             Some(Tail { active, end }) => {
                 self.report.clean = true;
                 (self.end, self.recovery_point) = (end, end);
                 self.rebuild_missing_indexes()?;
+                self.rebuild_missing_epochs(self.segments.len())?;
                 self.load_producers()?;
                 self.active = Some(active);
             }
             None => {
-                let known_point = known.filter(|_| !foreign).map(|known| known.recovery_point);
-                let points = [hints.recovery_point, known_point];
-                self.recovery_point = points.into_iter().flatten().min().unwrap_or(first).max(first);
+                let known = state.last().map(|known| known.recovery_point);
+                self.recovery_point = known.or(hints.recovery_point).unwrap_or(first).max(first);
                 // A log that we wrote has no gaps between segments; one of Kafka's may.
                 self.scan(known.is_some())?;
             }
         }
+        let log_start = log_start(state);
         if self.end < log_start {
             return self.drop_all_below(log_start);
         }
@@ -317,6 +337,10 @@ impl Opening {
         self.unsynced_from = Some(base);
         self.report.recovery_point = self.recovery_point;
         self.load_producers_at(base, floor)?;
+        // What the file says from here on may be another history's: the batches tell.
+        if let Some(epochs) = &mut self.epochs {
+            epochs.truncate_from_end(self.recovery_point);
+        }
         self.rebuild_missing_epochs(floor)?;
         let mut expected = base;
         let mut at = floor;
@@ -467,7 +491,7 @@ impl Opening {
             snapshots::reload(&self.place, &segments, self.end, self.options.max_producer_ids).map_err(unread)?;
         self.producers = producers;
         self.report.snapshots_removed += unusable;
-        self.rebuild_missing_epochs(self.segments.len())
+        Ok(())
     }
 
     /// The producers' state where the scan begins; the scan takes in the rest.
@@ -500,13 +524,15 @@ impl Opening {
         Ok(())
     }
 
-    fn into_log(mut self, mut state: StateFile) -> Result<(Log, RecoveryReport), OpenError> {
+    fn into_log(mut self, mut state: StateFile, topic_id: TopicId) -> Result<(Log, RecoveryReport), OpenError> {
         let Some(active) = self.active.take() else { unreachable!("every way to open a log ends with a segment") };
         let mut epochs = self.epochs.take().unwrap_or_default();
         epochs.truncate_from_end(self.end);
         epochs.truncate_from_start(self.start);
-        if self.epochs_on_disk.as_ref() != Some(&epochs) && !(self.report.created && epochs.is_empty()) {
-            write_epochs(&self.place, &self.place.dir.join(EPOCHS_FILE), epochs.entries())?;
+        let mut epochs_written = self.epochs_on_disk.as_ref() == Some(&epochs) || self.report.created;
+        if self.report.epochs_rebuilt {
+            write_epochs(&self.place, epochs.entries())?;
+            epochs_written = true;
         }
         let known = snapshots::list(&self.place)?;
         let past_end = known.iter().filter(|offset| **offset > self.end).count();
@@ -515,8 +541,13 @@ impl Opening {
 
         // Before the first append: a recovery point, or a clean flag, above what is left of the log would make the next
         // recovery trust what is appended from now on unread.
-        let lowered =
-            LogState { clean: false, log_start: self.start, recovery_point: self.recovery_point, end: self.end };
+        let lowered = LogState {
+            clean: false,
+            log_start: self.start,
+            recovery_point: self.recovery_point,
+            end: self.end,
+            topic_id,
+        };
         let trusts_too_much =
             |known: LogState| known.recovery_point > self.recovery_point || (known.clean && known.end != self.end);
         if state.last().is_some_and(trusts_too_much) {
@@ -531,7 +562,7 @@ impl Opening {
         if let Some(from) = self.unsynced_from {
             let before_last = segments.with_ends(self.end).filter(|(segment, _)| segment.base() >= from);
             for (segment, end) in before_last.filter(|(segment, _)| segment.base() < active.segment.base()) {
-                let (segment, file) = (segment.clone(), segment.file()?);
+                let (segment, file) = (segment.clone(), Some(segment.file()?));
                 sealed.push(Sealed { segment, file, end, indexes: None, snapshot: None });
             }
         }
@@ -550,9 +581,12 @@ impl Opening {
             recovery_point: self.recovery_point,
             directory_synced: 0,
             side_files: Arc::new(Mutex::new(())),
-            side_file_error: None,
+            epochs_version: 1,
+            epochs_written: u64::from(epochs_written),
+            topic_id,
             jobs: Vec::new(),
-            unlinks: Default::default(),
+            unlinks: VecDeque::new(),
+            work: Weak::new(),
             producers_looked_at: None,
             lock: None,
         };

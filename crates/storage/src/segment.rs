@@ -195,11 +195,20 @@ impl Segment {
         self.indexes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The largest timestamp of its batches if that is known without reading.
+    pub(crate) fn known_largest_timestamp(&self) -> Option<TimestampMs> {
+        Some(self.largest_timestamp.load(Ordering::Relaxed)).filter(|known| *known != UNKNOWN).map(TimestampMs)
+    }
+
+    /// Its batches cannot be read: it ages by the time of its last write.
+    pub(crate) fn give_up_largest_timestamp(&self) {
+        self.largest_timestamp.store(TimestampMs::NONE.0, Ordering::Relaxed);
+    }
+
     /// The largest timestamp of its batches, [`TimestampMs::NONE`] if they have none.
     pub(crate) fn largest_timestamp(&self) -> Result<TimestampMs, ReadError> {
-        let known = self.largest_timestamp.load(Ordering::Relaxed);
-        if known != UNKNOWN {
-            return Ok(TimestampMs(known));
+        if let Some(known) = self.known_largest_timestamp() {
+            return Ok(known);
         }
         let last = self.indexes()?.last_time().context("read an index of", &self.path())?;
         let largest = last.map_or(TimestampMs::NONE, |last| last.timestamp);

@@ -8,7 +8,8 @@
 //! byte 0     512      1024     1536     2048
 //!      ┌────────┬────────┬────────┬────────┐   slot: magic "HWSTATE\n" | version u16 = 1 | flags u16 (1: clean)
 //!      │ fact   │ fact   │ mark   │ mark   │         sequence u64 | log start i64 | recovery point i64 | end i64
-//!      └────────┴────────┴────────┴────────┘         crc32 u32 (IEEE, of all before it) | zeros, reserved
+//!      └────────┴────────┴────────┴────────┘         topic id 16 bytes | crc32 u32 (IEEE, of all before it)
+//!                                                    zeros, reserved for the flush mark
 //! ```
 //!
 //! The valid slot with the highest sequence number tells all. *Facts* are synced before the call returns and alternate
@@ -21,10 +22,10 @@ use std::path::{Path, PathBuf};
 
 use byteorder::{BigEndian, ByteOrder};
 
-use crate::Offset;
 use crate::checkpoint::replace_file;
 use crate::fs::{Fs, OpenMode};
 use crate::io::{FileExt, IoContext, IoError};
+use crate::{Offset, TopicId};
 
 /// The file's name.
 pub(crate) const STATE_FILE: &str = "highwater-state";
@@ -35,7 +36,7 @@ const FACT_SLOTS: usize = 2;
 const MAGIC: &[u8; 8] = b"HWSTATE\n";
 const VERSION: u16 = 1;
 const CLEAN: u16 = 1;
-const CRC_AT: usize = 44;
+const CRC_AT: usize = 60;
 const ENCODED_BYTES: usize = CRC_AT + 4;
 
 /// What the file says.
@@ -49,6 +50,8 @@ pub(crate) struct LogState {
     pub(crate) recovery_point: Offset,
     /// The end of the log when this was written; with [`LogState::clean`] it is the end.
     pub(crate) end: Offset,
+    /// The topic the log belongs to, if its directory says; the state of another topic's log says nothing about it.
+    pub(crate) topic_id: TopicId,
 }
 
 /// The open state file of one log.
@@ -93,6 +96,11 @@ impl StateFile {
     /// What was last read or written.
     pub(crate) fn last(&self) -> Option<LogState> {
         self.last
+    }
+
+    /// Takes what the file says for nothing: it is not about this log.
+    pub(crate) fn disown(&mut self) {
+        self.last = None;
     }
 
     /// Writes `content` durably, unless the file says so already.
@@ -154,6 +162,7 @@ fn encode(sequence: u64, state: &LogState) -> [u8; SLOT_BYTES] {
     put(&state.log_start.0.to_be_bytes());
     put(&state.recovery_point.0.to_be_bytes());
     put(&state.end.0.to_be_bytes());
+    put(&state.topic_id.0);
     let crc = crc32fast::hash(bytes.get(..CRC_AT).unwrap_or_default());
     if let Some(field) = bytes.get_mut(CRC_AT..ENCODED_BYTES) {
         BigEndian::write_u32(field, crc);
@@ -176,6 +185,7 @@ fn decode(slot: &[u8]) -> Option<(u64, LogState)> {
         log_start: offset(20)?,
         recovery_point: offset(28)?,
         end: offset(36)?,
+        topic_id: TopicId(*slot.get(44..)?.first_chunk()?),
     };
     // A checksum says that we wrote it, not that we meant it: later code relies on the order.
     let ordered = Offset::ZERO <= state.log_start && Offset::ZERO <= state.recovery_point && Offset::ZERO <= state.end;
@@ -191,7 +201,7 @@ mod tests {
 
     fn state(clean: bool, log_start: i64, recovery_point: i64, end: i64) -> LogState {
         let (log_start, recovery_point, end) = (Offset(log_start), Offset(recovery_point), Offset(end));
-        LogState { clean, log_start, recovery_point, end }
+        LogState { clean, log_start, recovery_point, end, topic_id: TopicId([7; 16]) }
     }
 
     fn disk() -> (SimFs, &'static Path) {

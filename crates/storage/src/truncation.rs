@@ -7,7 +7,7 @@ use crate::epochs::EpochHistory;
 use crate::error::{Fence, ReadError, TruncateError};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
-use crate::log::{Active, Log};
+use crate::log::{Active, Log, write_epochs};
 use crate::names::SegmentFile;
 use crate::producers::ProducerTable;
 use crate::scan::{Found, Walk};
@@ -62,7 +62,9 @@ impl Log {
         }
         let from = self.end();
         if to >= from {
-            self.forget_epochs_from(from)?;
+            if self.epochs.truncate_from_end(from) {
+                self.epochs_changed();
+            }
             return Ok(Truncated { from, end: from, bytes: 0, segments: 0 });
         }
         if to <= self.start() {
@@ -104,10 +106,15 @@ impl Log {
             let file = segment.file()?;
             file.set_len(position).context("cut", &segment.path())?;
             file.sync_data().context("sync", &segment.path())?;
-            log.forget_epochs_from(kept_end)?;
-            let segments = log.shared.segments();
-            let max_producers = log.options.max_producer_ids;
-            log.producers = snapshots::reload(&log.place, &segments, kept_end, max_producers)?.0;
+            if log.epochs.truncate_from_end(kept_end) {
+                log.epochs_changed();
+                log.write_epochs()?;
+            }
+            if has_entries_from(&log.producers, kept_end) {
+                let segments = log.shared.segments();
+                let max_producers = log.options.max_producer_ids;
+                log.producers = snapshots::reload(&log.place, &segments, kept_end, max_producers)?.0;
+            }
             Ok(())
         });
         done?;
@@ -146,12 +153,8 @@ impl Log {
         }
         self.record_state(to, self.recovery_point)?;
         self.shared.set_start(to);
-        let mut epochs = self.epochs.clone();
-        if epochs.truncate_from_start(to) {
-            // The start has moved, whatever becomes of this file: opening the log trims the epochs again.
-            let written = self.replace_epochs(epochs);
-            self.shared.usable()?;
-            written?;
+        if self.epochs.truncate_from_start(to) {
+            self.epochs_changed();
         }
         Ok(to)
     }
@@ -181,7 +184,9 @@ impl Log {
             segment.create_file()?;
             log.place.sync_dir()?;
             log.directory_synced = log.directory_changes;
-            log.replace_epochs(EpochHistory::new())?;
+            log.epochs = EpochHistory::new();
+            log.epochs_changed();
+            log.write_epochs()?;
             log.producers = ProducerTable::new(log.options.max_producer_ids);
             log.recovery_point = base;
             log.record_state(start, base)?;
@@ -220,13 +225,18 @@ impl Log {
         self.shared.set_flushed(self.shared.flushed().min(end.max(Offset::ZERO)));
     }
 
-    fn forget_epochs_from(&mut self, end: Offset) -> Result<(), IoError> {
-        let mut epochs = self.epochs.clone();
-        if epochs.truncate_from_end(end) {
-            self.replace_epochs(epochs)?;
-        }
+    /// Writes the epochs now. With the lock for side files held, or a job could write older ones after.
+    fn write_epochs(&mut self) -> Result<(), IoError> {
+        write_epochs(&self.place, self.epochs.entries())?;
+        self.epochs_written = self.epochs_version;
         Ok(())
     }
+}
+
+/// Whether what is known of any producer may come from `end` on. Markers leave no offset behind: where there were any,
+/// it may.
+fn has_entries_from(producers: &ProducerTable, end: Offset) -> bool {
+    producers.iter().any(|(_, state)| state.last_offset() >= end || state.coordinator_epoch() >= 0)
 }
 
 /// A segment's writing side, as of a cut at `position`.
@@ -287,6 +297,7 @@ impl From<ReadError> for TruncateError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::OutOfRange { from, end, .. } => Self::PastEnd { to: from, end },
+            ReadError::Superseded => unreachable!("the writer reads in no generation"),
             ReadError::Damaged(damage) => Self::Damaged(damage),
             ReadError::Io(error) => Self::Io(error),
             ReadError::Closed(fence) => Self::Closed(fence),
