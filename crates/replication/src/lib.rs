@@ -46,6 +46,7 @@ mod leader;
 mod lineage;
 #[cfg(test)]
 mod model;
+mod partition;
 mod quorum;
 mod replica;
 mod vocabulary;
@@ -60,6 +61,7 @@ pub use event::{
 };
 pub use highwater_storage::EpochEnd;
 pub use lineage::{Fit, LogView, cut_for, fit};
+pub use partition::{Effect, Partition, ProduceError};
 pub use quorum::{needed_in_sync, smallest_end};
 pub use replica::{AppendedBatch, Input, Replica, ReplyHead, ReplyStep};
 pub use vocabulary::{Acks, BrokerEpoch, BrokerId, Isolation, IsrDecision, PartitionState, Versioned, WaitToken};

@@ -1,0 +1,481 @@
+//! One log and one replica of it: carries out on the log what the replica decides.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use highwater_storage::{
+    AppendError, CheckedBatch, CloseReport, EpochEnd, FlushDone, FlushError, FlushJob, LeaderEpoch, Log, LogOptions,
+    LogReader, Offset, TimestampMs, TopicPartition, TruncateError, WorkLimits, batches,
+};
+
+use crate::event::{
+    Acknowledged, Cut, CutReason, FenceReason, FetchError, FetchGrant, FetchPlan, FetchReply, FetchRequest, Fetcher,
+    ListedOffset, Output, ProduceRefused, ProduceResult, Produced, Status, Which,
+};
+use crate::lineage::LogView;
+use crate::replica::{AppendedBatch, Input, Replica, ReplyHead, ReplyStep};
+use crate::{Acks, BrokerEpoch, BrokerId, IsrDecision, PartitionState, ReplicaConfig, Versioned, WaitToken};
+
+/// What a partition wants done outside of it. In the order of their causes; to be carried out in that order, after the
+/// partition is unlocked.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Effect {
+    /// Answer the produce that waited under this token.
+    ProduceDone {
+        /// The token it came with.
+        token: WaitToken,
+        /// The answer.
+        result: ProduceResult,
+    },
+    /// Try the fetch again that waited under this token: by [`Partition::regrant`].
+    WakeFetch {
+        /// The token it came with.
+        token: WaitToken,
+    },
+    /// Commit this state to the store if its version is still this one; give the answer to [`Partition::isr_decided`].
+    ProposeIsr {
+        /// Names the proposal in the answer.
+        proposal: u64,
+        /// The leadership that proposes: once a later one is known the proposal need not be sent.
+        leader_epoch: LeaderEpoch,
+        /// The version the store must have.
+        expected_version: i64,
+        /// The state to write.
+        state: PartitionState,
+    },
+    /// Fetch from the leader, and give the reply to [`Partition::fetched`], failures too. It replaces an earlier one.
+    Fetch(FetchPlan),
+    /// Do not fetch any more.
+    StopFetching,
+    /// Run this job, away from the partition's owner, and give the result to [`Partition::flushed`]. There is one at a
+    /// time.
+    FlushWanted(FlushJob),
+    /// Something happened to the log's history: to be recorded.
+    Cut(Cut),
+    /// The high watermark moved.
+    HighWatermark(Offset),
+    /// The partition closed itself until its log is opened again.
+    Fenced {
+        /// Why.
+        reason: FenceReason,
+        /// The leadership in which it happened; another replica should lead if this one did.
+        leader_epoch: LeaderEpoch,
+    },
+}
+
+/// Why a produce failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProduceError {
+    /// By the replica: its role, its ISR.
+    #[error(transparent)]
+    Refused(#[from] ProduceRefused),
+    /// By the log: nothing of the batch is in it.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+/// A replica of a partition with its log. Every call is quick except where it says otherwise: what takes long comes out
+/// as an [`Effect`] (flushes), or is done through [`Partition::reader`] by somebody else (reads).
+#[derive(Debug)]
+pub struct Partition {
+    topic_partition: TopicPartition,
+    log: Log,
+    replica: Replica,
+    effects: VecDeque<Effect>,
+}
+
+impl LogView for Log {
+    fn start(&self) -> Offset {
+        Self::start(self)
+    }
+
+    fn end(&self) -> Offset {
+        Self::end(self)
+    }
+
+    fn flushed(&self) -> Offset {
+        Self::flushed(self)
+    }
+
+    fn latest_epoch(&self) -> LeaderEpoch {
+        Self::latest_epoch(self)
+    }
+
+    fn end_of_epoch(&self, epoch: LeaderEpoch) -> EpochEnd {
+        Self::end_of_epoch(self, epoch)
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+}
+
+impl Partition {
+    /// A replica that does nothing until the store's state is known. The high watermark begins at the checkpointed one,
+    /// as far as the log holds it. The log should not sync by itself: the policy is the replica's.
+    pub fn new(
+        config: ReplicaConfig,
+        topic_partition: TopicPartition,
+        log: Log,
+        checkpointed_high_watermark: Option<Offset>,
+    ) -> Self {
+        let replica = Replica::new(config, &log, checkpointed_high_watermark);
+        Self { topic_partition, log, replica, effects: VecDeque::new() }
+    }
+
+    /// Which partition.
+    pub fn topic_partition(&self) -> &TopicPartition {
+        &self.topic_partition
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// A reader of its log, for any thread.
+    pub fn reader(&self) -> LogReader {
+        self.log.reader()
+    }
+
+    /// Takes the store's state, from its watch or freshly read; older versions change nothing. A change of the leader
+    /// may cut the log, which syncs.
+    pub fn apply_state(&mut self, now: TimestampMs, state: &Versioned<PartitionState>, assignment: &[BrokerId]) {
+        self.handle(now, Input::State { state, assignment });
+    }
+
+    /// Takes the brokers that are registered now.
+    pub fn apply_live_brokers(&mut self, now: TimestampMs, live: &BTreeMap<BrokerId, BrokerEpoch>) {
+        self.handle(now, Input::LiveBrokers(live));
+    }
+
+    /// The store reported our session expired: step down. A store that only does not answer is no reason.
+    pub fn session_lost(&mut self, now: TimestampMs) {
+        self.handle(now, Input::SessionLost);
+    }
+
+    /// We are registered again. The next state that is applied counts even if its version is known: it has to be read
+    /// after the registration.
+    pub fn registered(&mut self, now: TimestampMs, broker_epoch: BrokerEpoch) {
+        self.handle(now, Input::Registered(broker_epoch));
+    }
+
+    /// Takes new settings. Who the replica is stays; options of the log that are out of range are left as they were.
+    pub fn configure(&mut self, now: TimestampMs, config: ReplicaConfig, options: LogOptions) {
+        // Options come from a topic's configuration, which was checked when it was set: a bad one must not take the
+        // partition away.
+        let _unchanged_if_invalid = self.log.set_options(options);
+        self.handle(now, Input::Configure(&config));
+    }
+
+    /// Appends a producer's batch as the leader.
+    ///
+    /// # Errors
+    /// Nothing was written then, unless the error is [`ProduceRefused::NotEnoughReplicasAfterAppend`].
+    pub fn produce<B: AsRef<[u8]>>(
+        &mut self,
+        now: TimestampMs,
+        batch: &CheckedBatch<B>,
+        acks: Acks,
+        deadline: TimestampMs,
+        token: WaitToken,
+    ) -> Result<Produced, ProduceError> {
+        let epoch = self.replica.admit(acks)?;
+        let appended = match self.log.append_checked(now, epoch, batch) {
+            Ok(appended) => appended,
+            Err(error) => {
+                if let AppendError::Closed(fence) = &error {
+                    self.log_failed(now, "append", fence.to_string());
+                }
+                return Err(error.into());
+            }
+        };
+        let answer = Acknowledged {
+            base_offset: appended.first,
+            last_offset: appended.last,
+            append_time: appended.timestamp,
+            log_start: self.log.start(),
+            duplicate: appended.duplicate,
+        };
+        let produced = self.replica.appended(now, &self.log, AppendedBatch { answer, acks, deadline, token });
+        self.settle(now);
+        Ok(produced?)
+    }
+
+    /// Answers a fetch that arrives: what may be read. The caller reads through [`Partition::reader`], up to the
+    /// grant's `upper` and in its generation, on a thread that may wait for the disk. A follower's fetch counts as its
+    /// acknowledgement of everything below `from`.
+    ///
+    /// # Errors
+    /// If this replica does not serve that fetch; see [`FetchError`].
+    pub fn fetch(&mut self, now: TimestampMs, fetch: &FetchRequest) -> Result<FetchGrant, FetchError> {
+        let grant = self.replica.fetch(now, &self.log, fetch);
+        self.settle(now);
+        grant
+    }
+
+    /// Answers a fetch again that has waited, or whose read was superseded by a cut. It acknowledges nothing.
+    ///
+    /// # Errors
+    /// As [`Partition::fetch`].
+    pub fn regrant(&mut self, _now: TimestampMs, fetch: &FetchRequest) -> Result<FetchGrant, FetchError> {
+        self.replica.regrant(&self.log, fetch)
+    }
+
+    /// Has [`Effect::WakeFetch`] come once there is something for this fetch at `from`, or the leadership changes, or
+    /// the log is cut; at once if there is something already. It comes once.
+    pub fn watch_fetch(&mut self, token: WaitToken, by: Fetcher, from: Offset) {
+        self.replica.watch_fetch(&self.log, token, by, from);
+        self.collect();
+    }
+
+    /// Forgets a fetch that waits.
+    pub fn unwatch_fetch(&mut self, token: WaitToken) {
+        self.replica.unwatch_fetch(token);
+    }
+
+    /// Answers a list-offsets request, or says what to look for with [`Partition::reader`].
+    ///
+    /// # Errors
+    /// As [`Partition::fetch`].
+    pub fn list_offset(
+        &self,
+        by: Fetcher,
+        current_leader_epoch: Option<LeaderEpoch>,
+        which: Which,
+    ) -> Result<ListedOffset, FetchError> {
+        self.replica.list_offset(&self.log, by, current_leader_epoch, which)
+    }
+
+    /// Answers where an epoch ends in this log; [`EpochEnd::NONE`] if the log cannot say.
+    ///
+    /// # Errors
+    /// As [`Partition::fetch`].
+    pub fn end_of_epoch(
+        &self,
+        _by: Fetcher,
+        current_leader_epoch: Option<LeaderEpoch>,
+        epoch: LeaderEpoch,
+    ) -> Result<EpochEnd, FetchError> {
+        self.replica.end_of_epoch(&self.log, current_leader_epoch, epoch)
+    }
+
+    /// Takes the reply to a [`FetchPlan`]: appends its records, or cuts where the leader says (which syncs). A reply
+    /// that is not awaited changes nothing.
+    pub fn fetched(&mut self, now: TimestampMs, reply: FetchReply<'_>) {
+        let head = reply.result.as_ref().map_err(|failure| *failure).map(|came| ReplyHead {
+            high_watermark: came.high_watermark,
+            log_start: came.log_start,
+            diverging: came.diverging,
+        });
+        let step = self.replica.take_reply(now, &self.log, reply.leader_epoch, reply.from, head);
+        if let (ReplyStep::Append { leader_epoch }, Ok(came)) = (step, reply.result) {
+            self.replicate(now, leader_epoch, came.records);
+        }
+        self.settle(now);
+    }
+
+    /// Takes the result of a flush.
+    pub fn flushed(&mut self, now: TimestampMs, done: FlushDone) {
+        match self.log.finish_flush(done) {
+            Ok(_) | Err(FlushError::Io(_)) => self.handle(now, Input::Flushed),
+            Err(error) => self.log_failed(now, "flush", error.to_string()),
+        }
+    }
+
+    /// Takes what became of a proposal.
+    pub fn isr_decided(&mut self, now: TimestampMs, proposal: u64, decision: IsrDecision) {
+        self.handle(now, Input::IsrDecided { proposal, decision });
+    }
+
+    /// Does what is due: deadlines, lagging followers, back-offs, flushes.
+    pub fn tick(&mut self, now: TimestampMs) {
+        self.handle(now, Input::Tick);
+    }
+
+    /// When [`Partition::tick`] is due next.
+    pub fn next_deadline(&self) -> Option<TimestampMs> {
+        self.replica.next_deadline(&self.log)
+    }
+
+    /// One step of housekeeping that is due, if any: retention below the high watermark, rolls by age, files to remove.
+    /// Returns whether there was one.
+    pub fn housekeeping(&mut self, now: TimestampMs) -> bool {
+        let step = self.log.housekeeping().step(now, &WorkLimits::new(self.replica.high_watermark()));
+        let done = match step {
+            Ok(step) => step.is_some(),
+            Err(FlushError::Closed(fence)) => {
+                self.log_failed(now, "do housekeeping", fence.to_string());
+                false
+            }
+            Err(_) => false,
+        };
+        self.settle(now);
+        done
+    }
+
+    /// The next thing to do.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// The partition at a glance.
+    pub fn status(&self) -> Status {
+        self.replica.status(&self.log)
+    }
+
+    /// The ISR that counts at present: while a change is under way, the larger set.
+    pub fn maximal_isr(&self) -> Vec<BrokerId> {
+        self.replica.maximal_isr()
+    }
+
+    /// Closes the log cleanly: flushes it (which takes long) and marks it so. Dropping a partition is a crash.
+    ///
+    /// # Errors
+    /// If the flush or a write fails: the log is then not marked clean.
+    pub fn close(self) -> Result<CloseReport, FlushError> {
+        self.log.close()
+    }
+
+    fn handle(&mut self, now: TimestampMs, input: Input<'_>) {
+        self.replica.handle(now, &self.log, input);
+        self.settle(now);
+    }
+
+    fn log_failed(&mut self, now: TimestampMs, verb: &'static str, cause: String) {
+        self.handle(now, Input::LogFailed(FenceReason::Log { verb, cause }));
+    }
+
+    /// Appends what the leader sent. What it would not have sent in this epoch is refused, whole.
+    fn replicate(&mut self, now: TimestampMs, leader_epoch: LeaderEpoch, records: &[u8]) {
+        let foreign = |header_epoch: LeaderEpoch| header_epoch > leader_epoch;
+        let refused = batches(records).any(|batch| batch.is_ok_and(|batch| foreign(batch.header().leader_epoch())));
+        if refused {
+            return self.replica.handle(now, &self.log, Input::ReplicatedRefused);
+        }
+        let input = match self.log.append_replicated(now, records) {
+            Ok(_) => Input::Replicated,
+            Err(AppendError::Closed(fence)) => {
+                Input::LogFailed(FenceReason::Log { verb: "append", cause: fence.to_string() })
+            }
+            // Damaged on the way, or no room: nothing is lost by asking again.
+            Err(_) => Input::ReplicatedRefused,
+        };
+        self.replica.handle(now, &self.log, input);
+    }
+
+    /// Carries out what the replica wants until it wants nothing more, then checks the invariants.
+    fn settle(&mut self, now: TimestampMs) {
+        loop {
+            while let Some(output) = self.replica.poll_output() {
+                if let Some(input) = self.carry_out(now, output) {
+                    self.replica.handle(now, &self.log, input);
+                }
+            }
+            self.replica.check(&self.log);
+            match self.replica.poll_output() {
+                Some(output) => self.pass_on(output),
+                None => return,
+            }
+        }
+    }
+
+    /// Takes over outputs where none can be for the log.
+    fn collect(&mut self) {
+        while let Some(output) = self.replica.poll_output() {
+            self.pass_on(output);
+        }
+    }
+
+    /// Does what is for the log and returns what the replica has to hear of it; passes the rest on.
+    fn carry_out(&mut self, now: TimestampMs, output: Output) -> Option<Input<'static>> {
+        let failed = |verb, cause: String| Some(Input::LogFailed(FenceReason::Log { verb, cause }));
+        match output {
+            Output::AssignEpoch { epoch, start } => match self.log.assign_epoch(epoch, start) {
+                Ok(()) => None,
+                Err(error) => failed("record a leadership", error.to_string()),
+            },
+            Output::Truncate { to, why } => self.cut(now, why, |log| log.truncate_to(to).map(drop)),
+            Output::Reset { start, why } => self.cut(now, why, |log| log.reset_to(start).map(drop)),
+            Output::AdvanceStart(to) => match self.log.advance_start(to) {
+                Err(TruncateError::Closed(fence)) => failed("advance its start", fence.to_string()),
+                // It is tried again with the next reply.
+                Ok(_) | Err(_) => None,
+            },
+            Output::Flush => match self.log.begin_flush() {
+                Some(job) => {
+                    self.effects.push_back(Effect::FlushWanted(job));
+                    None
+                }
+                None if self.log.flushed() >= self.log.end() => Some(Input::Flushed),
+                None => failed("begin a flush", "it is closed, or another flush runs".to_owned()),
+            },
+            Output::UncleanElection => {
+                let here = (self.log.end(), self.log.latest_epoch());
+                self.record(now, CutReason::UncleanElection, here, self.log.start());
+                None
+            }
+            other => {
+                self.pass_on(other);
+                None
+            }
+        }
+    }
+
+    fn cut(
+        &mut self,
+        now: TimestampMs,
+        why: CutReason,
+        cut: impl FnOnce(&mut Log) -> Result<(), TruncateError>,
+    ) -> Option<Input<'static>> {
+        let (before, start) = ((self.log.end(), self.log.latest_epoch()), self.log.start());
+        match cut(&mut self.log) {
+            Ok(()) => {
+                if before != (self.log.end(), self.log.latest_epoch()) || start != self.log.start() {
+                    self.record(now, why, before, start);
+                }
+                Some(Input::CutDone)
+            }
+            // Nothing was changed, which the replica sees; it tries again later.
+            Err(TruncateError::Io(_)) => Some(Input::CutDone),
+            Err(error) => Some(Input::LogFailed(FenceReason::Log { verb: "cut", cause: error.to_string() })),
+        }
+    }
+
+    fn record(&mut self, when: TimestampMs, why: CutReason, from: (Offset, LeaderEpoch), start: Offset) {
+        let to = (self.log.end(), self.log.latest_epoch());
+        // After a new start nothing of the old records is left; else what lies between the ends is gone.
+        let kept_to = if self.log.start() == start { to.0 } else { start };
+        self.effects.push_back(Effect::Cut(Cut {
+            when,
+            why,
+            leader_epoch: self.replica.leader_epoch(),
+            from,
+            to,
+            high_watermark: self.replica.high_watermark(),
+            records: (from.0 - kept_to).max(0),
+        }));
+    }
+
+    fn pass_on(&mut self, output: Output) {
+        self.effects.push_back(match output {
+            Output::ProduceDone { token, result } => Effect::ProduceDone { token, result },
+            Output::WakeFetch { token } => Effect::WakeFetch { token },
+            Output::ProposeIsr { proposal, leader_epoch, expected_version, state } => {
+                Effect::ProposeIsr { proposal, leader_epoch, expected_version, state }
+            }
+            Output::Fetch(plan) => Effect::Fetch(plan),
+            Output::StopFetching => Effect::StopFetching,
+            Output::HighWatermark(offset) => Effect::HighWatermark(offset),
+            Output::Fenced(reason) => Effect::Fenced { reason, leader_epoch: self.replica.leader_epoch() },
+            // A closed replica wants nothing of its log, and a watch never does.
+            Output::AssignEpoch { .. }
+            | Output::Truncate { .. }
+            | Output::Reset { .. }
+            | Output::AdvanceStart(_)
+            | Output::Flush
+            | Output::UncleanElection => return,
+        });
+    }
+}
