@@ -46,6 +46,10 @@ impl MemoryIndexes {
         let offsets = read_whole(place, base, SegmentFile::OffsetIndex)?;
         let times = read_whole(place, base, SegmentFile::TimeIndex)?;
         let (Some(offsets), Some(times)) = (offsets, times) else { return Ok(None) };
+        // As for sealed segments: an empty time index of a segment with batches is a missing one.
+        if times.is_empty() && data_bytes > 0 {
+            return Ok(None);
+        }
         let offsets = ActiveOffsetIndex::load(base, BYTES_MAX, &offsets, data_bytes);
         let times = ActiveTimeIndex::load(base, BYTES_MAX, &times);
         Ok(offsets.ok().zip(times.ok()).map(|(offsets, times)| Self { offsets, times }))

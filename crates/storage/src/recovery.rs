@@ -506,7 +506,8 @@ impl Opening {
 
     /// Takes the leader epochs of the segments before `upto` from their batches, if their file does not tell.
     fn rebuild_missing_epochs(&mut self, upto: usize) -> Result<(), OpenError> {
-        if self.epochs.is_some() {
+        // An emptied file is read as an empty history, which no log with batches of a leader has.
+        if self.epochs.as_ref().is_some_and(|epochs| !epochs.is_empty()) {
             return Ok(());
         }
         let mut epochs = EpochHistory::new();

@@ -1,0 +1,49 @@
+//! The bodies of the fuzz targets. Each takes any bytes, reads them as a small program, runs it on a log on the simulated
+//! disk and panics if the log does not keep its word.
+
+mod input;
+mod model;
+pub mod segment_recovery;
+pub mod truncate_to_high_watermark;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::panic;
+    use std::path::Path;
+
+    use super::input::random_bytes;
+
+    /// Random programs per target, beside the seeds: enough to find every planted mistake of `tests/mutants`.
+    const PROGRAMS: u64 = 3_000;
+
+    fn run_all(name: &str, target: fn(&[u8])) {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+        let mut seeds: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        seeds.sort();
+        assert!(seeds.len() >= 8, "only {} seeds in {}", seeds.len(), directory.display());
+        for seed in seeds {
+            let data = fs::read(&seed).unwrap();
+            let outcome = panic::catch_unwind(|| target(&data));
+            assert!(outcome.is_ok(), "the seed {} fails", seed.display());
+        }
+        for number in 0..PROGRAMS {
+            let data = random_bytes(number);
+            if panic::catch_unwind(|| target(&data)).is_err() {
+                let file = std::env::temp_dir().join(format!("{name}-{number}"));
+                fs::write(&file, &data).unwrap();
+                panic!("program {number} fails; it is kept in {}", file.display());
+            }
+        }
+    }
+
+    #[test]
+    fn segment_recovery() {
+        run_all("segment_recovery", super::segment_recovery::run);
+    }
+
+    #[test]
+    fn truncate_to_high_watermark() {
+        run_all("truncate_to_high_watermark", super::truncate_to_high_watermark::run);
+    }
+}

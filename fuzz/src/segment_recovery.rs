@@ -1,0 +1,218 @@
+//! Opening a log after a clean stop, a kill or a power cut, with files damaged in between.
+//!
+//! What must hold: opening never fails for damage; a damaged or missing side file changes no answer; damage to a batch
+//! above the recovery point ends the log right before that batch; a power cut leaves a prefix that holds everything
+//! flushed. Afterwards the log can be appended to, and opening it once more changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use highwater_storage::fs::{Fs, SimFs};
+use highwater_storage::{LeaderEpoch, Log, LogOptions, Offset, OpenError, OpenHints, ReadLimit};
+
+use crate::input::Input;
+use crate::model::{DIR, Model, NOW, assert_sound, disk, open, options};
+
+/// The target's body.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let options = options(&mut input);
+    if input.below(8) == 0 {
+        return any_bytes(input.rest(), &options);
+    }
+    let mut fs = disk();
+    let mut log = open(&fs, &options).0;
+    let mut model = Model::default();
+    let mut epoch = LeaderEpoch(0);
+    for _ in 0..1 + input.below(40) {
+        match input.below(12) {
+            0 => epoch.0 += 1 + i32::from(input.byte() % 3),
+            1 => {
+                log.flush().expect("the simulated disk works");
+            }
+            2 => {
+                log.close().expect("the simulated disk works");
+                log = open(&fs, &options).0;
+            }
+            _ => model.append(&mut log, epoch, &mut input),
+        }
+        if input.is_empty() {
+            break;
+        }
+    }
+
+    match input.below(3) {
+        0 => {
+            log.close().expect("the simulated disk works");
+            damage_side_file(&fs, &mut input);
+        }
+        1 => {
+            let recovery_point = log.recovery_point();
+            drop(log);
+            fs = fs.kill();
+            if input.flag() {
+                damage_side_file(&fs, &mut input);
+            } else {
+                damage_log(&fs, &mut model, recovery_point, &mut input);
+            }
+        }
+        _ => {
+            let flushed = log.flushed();
+            let images = fs.images(12, u64::from(input.byte()));
+            drop(log);
+            fs = images[input.below(images.len())].clone();
+            let end = open(&fs, &options).0.end();
+            assert!(end >= flushed, "the log ends at {end}, and everything below {flushed} was flushed");
+            assert!(end == model.boundary(end) && end <= model.end(), "the log ends at {end}, where no batch ends");
+            model.cut(end);
+            // That opening was stopped by a second power cut; what it decided must stand.
+            let images = fs.images(4, 1);
+            fs = images[input.below(images.len())].clone();
+        }
+    }
+    reopened(&fs, &options, &mut model, epoch, &mut input);
+}
+
+/// Opens, holds the log against the list, appends, kills, opens again.
+fn reopened(fs: &SimFs, options: &LogOptions, model: &mut Model, epoch: LeaderEpoch, input: &mut Input<'_>) {
+    let (mut log, report) = open(fs, options);
+    assert_eq!(report.end, log.end(), "the report's end");
+    model.check(&log);
+    model.append(&mut log, epoch, input);
+    model.check(&log);
+    drop(log);
+    let fs = fs.kill();
+    let (log, report) = open(&fs, options);
+    assert_eq!(report.cut, None, "a log that was just recovered is cut");
+    model.check(&log);
+    log.close().expect("the simulated disk works");
+    let (log, report) = open(&fs, options);
+    assert!(report.clean && report.bytes_scanned == 0, "a log that was closed is scanned");
+    model.check(&log);
+}
+
+/// Removes, cuts, empties or spoils one file that holds no records.
+fn damage_side_file(fs: &SimFs, input: &mut Input<'_>) {
+    let files = files(fs, |name| !name.ends_with(".log"));
+    if files.is_empty() {
+        return;
+    }
+    let path = &files[input.below(files.len())];
+    // Kafka guards these two with no checksum, so that other numbers in them may look well. They are only damaged so that
+    // it shows.
+    let is_time_index = path.extension().is_some_and(|extension| extension == "timeindex");
+    let is_epochs = path.ends_with("leader-epoch-checkpoint");
+    match input.below(5) {
+        0 => fs.remove_file(path).expect("it is there"),
+        1 => spoil(fs, path, |bytes| bytes.clear()),
+        2 => {
+            let keep = input.byte();
+            spoil(fs, path, |bytes| {
+                let mut keep = bytes.len() * usize::from(keep) / 256;
+                keep -= usize::from(is_time_index && keep > 0 && keep % 12 == 0);
+                keep = if is_epochs { 0 } else { keep };
+                bytes.truncate(keep);
+            });
+        }
+        3 => {
+            let more = input.byte();
+            spoil(fs, path, |bytes| bytes.extend(vec![more; usize::from(more) + 1]));
+        }
+        _ if is_time_index || is_epochs => spoil(fs, path, |bytes| bytes.fill(0)),
+        _ => {
+            let (at, with) = (input.below(4_096), input.byte() | 1);
+            spoil(fs, path, |bytes| {
+                if !bytes.is_empty() {
+                    let at = at % bytes.len();
+                    bytes[at] ^= with;
+                }
+            });
+        }
+    }
+}
+
+/// Spoils one batch at or above the recovery point, or what follows the last one. The log must end before it.
+fn damage_log(fs: &SimFs, model: &mut Model, recovery_point: Offset, input: &mut Input<'_>) {
+    let doubted = model.batches.iter().position(|batch| batch.base >= recovery_point);
+    let logs = files(fs, |name| name.ends_with(".log"));
+    let Some(doubted) = doubted else { return };
+    if input.below(6) == 0 {
+        // What follows the last batch is no batch.
+        let with = input.byte();
+        let last = logs.last().expect("a log has a segment");
+        return spoil(fs, last, |bytes| bytes.extend(vec![with; 1 + usize::from(with)]));
+    }
+    let victim = doubted + input.below(model.batches.len() - doubted);
+    let batch = model.batches[victim].clone();
+    let segment = logs.iter().rev().find(|path| base_of(path) <= batch.base).expect("a batch lies in a segment");
+    let first = base_of(segment);
+    let before: usize = model.batches[..victim].iter().filter(|other| other.base >= first).map(|b| b.bytes.len()).sum();
+    // Not the base offset, nor the epoch, which no checksum covers: those have neighbours to tell them by, and gaps in
+    // offsets are legal.
+    let inside = match input.below(3) {
+        0 => 8 + input.below(4),
+        1 => 16 + input.below(45),
+        _ => 21 + input.below(batch.bytes.len() - 21),
+    };
+    let with = input.byte() | 1;
+    match input.below(4) {
+        0 => spoil(fs, segment, |bytes| bytes.truncate(before + inside)),
+        1 => spoil(fs, segment, |bytes| bytes[before + inside..].fill(0)),
+        _ => spoil(fs, segment, |bytes| bytes[before + inside] ^= with),
+    }
+    let spoilt = read(fs, segment);
+    let now = spoilt.get(before..before + batch.bytes.len());
+    // Zeros may have been zeros before, and nothing is spoilt then.
+    if now != Some(&batch.bytes[..]) {
+        model.cut(batch.base);
+    }
+}
+
+/// A segment of any bytes. Opening it may say that the format is old; else everything that can be read is sound.
+fn any_bytes(bytes: &[u8], options: &LogOptions) {
+    let fs = disk();
+    let path = Path::new(DIR).join("00000000000000000000.log");
+    fs.open(&path, highwater_storage::fs::OpenMode::CreateNew).expect("the directory is empty");
+    spoil(&fs, &path, |file| file.extend_from_slice(bytes));
+    let shared = std::sync::Arc::new(fs.clone());
+    let opened = Log::open_with(shared, Path::new(DIR), options.clone(), OpenHints::default());
+    let (mut log, _) = match opened {
+        Ok(opened) => opened,
+        Err(OpenError::OldFormat { .. }) => return,
+        Err(error) => panic!("a log cannot be opened: {error}"),
+    };
+    let mut from = log.start();
+    while from < log.end() {
+        let fetched = log.read(from, ReadLimit::bytes(1 << 16)).expect("what is there can be read");
+        assert!(fetched.next > from, "reading at {from} does not get on");
+        from = assert_sound(&fetched.bytes, from);
+    }
+    let end = log.end();
+    let (batch, _) = crate::model::batch(&mut Input::new(&[0, 1, 2, 3]));
+    let epoch = log.latest_epoch().max(LeaderEpoch(0));
+    if let Ok(appended) = log.append(NOW, epoch, &batch) {
+        assert_eq!(appended.first, end);
+    }
+}
+
+fn files(fs: &SimFs, choose: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = fs.read_dir(Path::new(DIR)).expect("the directory is there");
+    let mut names: Vec<String> = entries.into_iter().map(|entry| entry.name).collect();
+    // A directory has no order, and the same input must run the same program.
+    names.sort();
+    names.into_iter().filter(|name| choose(name)).map(|name| Path::new(DIR).join(name)).collect()
+}
+
+fn base_of(path: &Path) -> Offset {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).expect("names are plain");
+    Offset(stem.parse().expect("segments are named by their base offset"))
+}
+
+fn spoil(fs: &SimFs, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    fs.corrupt(path, change).expect("it is there");
+}
+
+fn read(fs: &SimFs, path: &Path) -> Vec<u8> {
+    let mut found = Vec::new();
+    fs.corrupt(path, |bytes| found.clone_from(bytes)).expect("it is there");
+    found
+}
