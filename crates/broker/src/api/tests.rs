@@ -169,3 +169,23 @@ fn responses_have_the_header_of_their_version() {
     // ApiVersions never has tags in its response header (KIP-511).
     assert_eq!(length_and_head(ApiKey::ApiVersions, 4), b"\0\0\0\x08\0\0\0\x05body");
 }
+
+#[test]
+fn records_of_a_produce_are_slices_of_its_frame() {
+    use kafka_protocol::messages::ProduceRequest;
+    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+    for version in 3..=13 {
+        let data = PartitionProduceData::default().with_records(Some(Bytes::from(vec![7; 100 << 10])));
+        let request = ProduceRequest::default()
+            .with_topic_data(vec![TopicProduceData::default().with_partition_data(vec![data])]);
+        let mut body = BytesMut::new();
+        request.encode(&mut body, version).unwrap();
+        let frame = frame(0, version, &body);
+        let within = frame.as_ptr_range();
+        let Ok(Incoming::Served(asked)) = Asked::read(frame) else { panic!("version {version}") };
+        let request: ProduceRequest = decode(asked.api, version, asked.body).unwrap();
+        let records = request.topic_data[0].partition_data[0].records.as_ref().unwrap();
+        assert_eq!(records.len(), 100 << 10);
+        assert!(within.contains(&records.as_ptr()), "version {version} copies");
+    }
+}

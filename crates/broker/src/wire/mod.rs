@@ -41,4 +41,4 @@ pub(crate) fn tag_section_bytes(bytes: &[u8]) -> Result<usize, Malformed> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -8,12 +8,12 @@ use uuid::Uuid;
 use super::*;
 
 /// A message, as bytes and as what re-reads them.
-struct Sample {
-    api: ApiKey,
-    version: i16,
-    is_request: bool,
-    bytes: Bytes,
-    decode: fn(Bytes, i16) -> Result<(), String>,
+pub(crate) struct Sample {
+    pub(crate) api: ApiKey,
+    pub(crate) version: i16,
+    pub(crate) is_request: bool,
+    pub(crate) bytes: Bytes,
+    pub(crate) decode: fn(Bytes, i16) -> Result<(), String>,
 }
 
 impl Sample {
@@ -50,7 +50,7 @@ fn id() -> Uuid {
 }
 
 /// Every message in every version, with arrays of two or more elements and every nullable field both ways.
-fn samples() -> Vec<Sample> {
+pub(crate) fn samples() -> Vec<Sample> {
     let mut samples = Vec::new();
     macro_rules! add {
         ($api:ident, $is_request:literal, $message:ty, $make:expr) => {
