@@ -290,3 +290,29 @@ fn watches_that_were_given_up_are_swept() {
     assert!(store.watches.len() <= WATCHES_SWEPT_MIN + 1, "{}", store.watches.len());
     assert!(kept.iter_mut().all(|answered| answered.try_recv() == Err(oneshot::error::TryRecvError::Empty)));
 }
+
+/// A session that says goodbye right behind a commit that cannot be written: taking the commit back must not bring its
+/// node back, for nobody would be left to remove it.
+#[test]
+fn taking_a_commit_back_does_not_bring_a_closed_session_back() {
+    use highwater_storage::fs::{Call, Fault};
+    let (now, fs) = (Instant::now(), disk());
+    let (journal, tree, _) = Journal::open(Arc::new(fs.clone()), Path::new("/")).unwrap();
+    let mut store = Store::new(tree, Some(journal));
+    let state = watch::Sender::new(SessionState::Live(1));
+    store.handle(Request::Open { session: 1, timeout: Duration::from_secs(1), state }, now);
+    let (answer, _created) = oneshot::channel();
+    store.handle(Request::Commit { session: 1, ops: vec![ephemeral("/e")], answer }, now);
+    store.settle();
+    assert!(store.tree.read("/e").is_some());
+
+    fs.inject(Fault::Enospc, Call::Write, 1);
+    let (answer, mut written) = oneshot::channel();
+    store.handle(Request::Commit { session: 1, ops: vec![set("/e", "1", None)], answer }, now);
+    let (answer, mut closed) = oneshot::channel();
+    store.handle(Request::Close { session: 1, answer }, now);
+    store.settle();
+    assert_eq!(written.try_recv().unwrap().unwrap_err().cause, CommitCause::Unavailable);
+    assert_eq!(closed.try_recv(), Ok(Ok(())));
+    assert_eq!(store.tree.read("/e"), None);
+}
