@@ -1,5 +1,7 @@
 //! What goes into a replica and what comes out of it, as plain values.
 
+use std::fmt;
+
 use highwater_storage::{EpochEnd, LeaderEpoch, Offset, TimestampMs};
 
 use crate::{BrokerEpoch, BrokerId, Isolation, PartitionState, WaitToken};
@@ -326,12 +328,27 @@ pub enum CutReason {
     LeaderStartsAbove(Offset),
     /// Our log is empty at an offset the leader does not have.
     OutsideLeader(Offset),
-    /// The first batch begins below our empty log's start.
-    BatchAlignment(Offset),
     /// Our records have no epochs, so the high watermark is the only safe bound.
     NoEpochs,
     /// This replica was elected although it may lack committed records. Nothing is cut here.
     UncleanElection,
+}
+
+impl fmt::Display for CutReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Diverged(EpochEnd { epoch, end }) => {
+                write!(f, "the leader's log has epoch {epoch} up to offset {end}, and differs from ours after it")
+            }
+            Self::EpochAboveLeader => f.write_str("the last epochs here are above the leader's"),
+            Self::LeaderStartsAbove(start) => write!(f, "the leader's log starts at {start}, above our end"),
+            Self::OutsideLeader(start) => {
+                write!(f, "the log is empty outside of the leader's, which starts at {start}")
+            }
+            Self::NoEpochs => f.write_str("the records have no leader epochs"),
+            Self::UncleanElection => f.write_str("elected without being in sync"),
+        }
+    }
 }
 
 /// What a replica does at present.
@@ -478,6 +495,8 @@ pub enum Output {
     AdvanceStart(Offset),
     /// *Log*: flush, then report `Flushed`.
     Flush,
+    /// *Log*: as `Flush`, with everything that lets recovery begin after it. Nobody waits for it.
+    Checkpoint,
     /// *Log*: note an unclean election in the history.
     UncleanElection,
 }

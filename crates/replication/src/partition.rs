@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use highwater_storage::{
     AppendError, CheckedBatch, CloseReport, EpochEnd, FlushDone, FlushError, FlushJob, LeaderEpoch, Log, LogOptions,
-    LogReader, Offset, TimestampMs, TopicPartition, TruncateError, WorkLimits, batches,
+    LogReader, Offset, TimestampMs, TopicPartition, TruncateError, WorkDone, WorkJob, WorkLimits, batches,
 };
 
 use crate::event::{
@@ -83,6 +83,18 @@ pub struct Partition {
     log: Log,
     replica: Replica,
     effects: VecDeque<Effect>,
+    /// A flush that has to wait for the job that runs: a log has one at a time.
+    owed: Option<Sync>,
+    /// Jobs that were given out: a flush or checkpoint, and a piece of housekeeping (which may hold one).
+    syncing: bool,
+    working: bool,
+}
+
+/// What is to become durable: the records, or everything that lets recovery begin after them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sync {
+    Records,
+    Checkpoint,
 }
 
 impl LogView for Log {
@@ -121,7 +133,7 @@ impl Partition {
         checkpointed_high_watermark: Option<Offset>,
     ) -> Self {
         let replica = Replica::new(config, &log, checkpointed_high_watermark);
-        Self { topic_partition, log, replica, effects: VecDeque::new() }
+        Self { topic_partition, log, replica, effects: VecDeque::new(), owed: None, syncing: false, working: false }
     }
 
     /// Which partition.
@@ -276,12 +288,44 @@ impl Partition {
         self.settle(now);
     }
 
-    /// Takes the result of a flush.
+    /// Takes the result of a flush or checkpoint.
     pub fn flushed(&mut self, now: TimestampMs, done: FlushDone) {
+        self.syncing = false;
         match self.log.finish_flush(done) {
-            Ok(_) | Err(FlushError::Io(_)) => self.handle(now, Input::Flushed),
+            // A side file that could not be written holds the recovery point back, nothing else.
+            Ok(_) | Err(FlushError::Io(_)) => self.sync_ended(now),
             Err(error) => self.log_failed(now, "flush", error.to_string()),
         }
+    }
+
+    /// Begins to move the recovery point up, which bounds what the next recovery has to read: for the caller's timer.
+    /// Run the job away from the partition's owner and give the result to [`Partition::flushed`]. `None` if nothing is
+    /// to be done, or another job runs.
+    pub fn begin_checkpoint(&mut self) -> Option<FlushJob> {
+        let job = self.log.begin_checkpoint();
+        self.syncing |= job.is_some();
+        job
+    }
+
+    /// Begins the next piece of housekeeping that is due: retention below the high watermark, rolls by age, files to
+    /// remove. Run it away from the partition's owner and give the result to [`Partition::finish_work`]. `None` if none
+    /// is due, or one runs.
+    pub fn begin_work(&mut self, now: TimestampMs) -> Option<WorkJob> {
+        let work = self.log.begin_work(now, &WorkLimits::new(self.replica.high_watermark()));
+        self.working |= work.is_some();
+        self.settle(now);
+        work
+    }
+
+    /// Takes the result of a piece of housekeeping. Whether it failed: going on at once would most likely fail again.
+    pub fn finish_work(&mut self, now: TimestampMs, done: WorkDone) -> Result<(), FlushError> {
+        self.working = false;
+        let finished = self.log.finish_work(done).map(drop);
+        match &finished {
+            Err(FlushError::Closed(fence)) => self.log_failed(now, "do housekeeping", fence.to_string()),
+            _ => self.sync_ended(now),
+        }
+        finished
     }
 
     /// Takes what became of a proposal.
@@ -297,22 +341,6 @@ impl Partition {
     /// When [`Partition::tick`] is due next.
     pub fn next_deadline(&self) -> Option<TimestampMs> {
         self.replica.next_deadline(&self.log)
-    }
-
-    /// One step of housekeeping that is due, if any: retention below the high watermark, rolls by age, files to remove.
-    /// Returns whether there was one.
-    pub fn housekeeping(&mut self, now: TimestampMs) -> bool {
-        let step = self.log.housekeeping().step(now, &WorkLimits::new(self.replica.high_watermark()));
-        let done = match step {
-            Ok(step) => step.is_some(),
-            Err(FlushError::Closed(fence)) => {
-                self.log_failed(now, "do housekeeping", fence.to_string());
-                false
-            }
-            Err(_) => false,
-        };
-        self.settle(now);
-        done
     }
 
     /// The next thing to do.
@@ -403,14 +431,8 @@ impl Partition {
                 // It is tried again with the next reply.
                 Ok(_) | Err(_) => None,
             },
-            Output::Flush => match self.log.begin_flush() {
-                Some(job) => {
-                    self.effects.push_back(Effect::FlushWanted(job));
-                    None
-                }
-                None if self.log.flushed() >= self.log.end() => Some(Input::Flushed),
-                None => failed("begin a flush", "it is closed, or another flush runs".to_owned()),
-            },
+            Output::Flush => self.sync(Sync::Records),
+            Output::Checkpoint => self.sync(Sync::Checkpoint),
             Output::UncleanElection => {
                 let here = (self.log.end(), self.log.latest_epoch());
                 self.record(now, CutReason::UncleanElection, here, self.log.start());
@@ -421,6 +443,41 @@ impl Partition {
                 None
             }
         }
+    }
+
+    /// Begins a sync, or owes it until the job that runs has ended.
+    fn sync(&mut self, what: Sync) -> Option<Input<'static>> {
+        let job = match what {
+            Sync::Records => self.log.begin_flush(),
+            Sync::Checkpoint => self.log.begin_checkpoint(),
+        };
+        match job {
+            Some(job) => {
+                self.syncing = true;
+                self.effects.push_back(Effect::FlushWanted(job));
+                None
+            }
+            None if self.log.flushed() >= self.log.end() => Some(Input::Flushed),
+            None if self.syncing || self.working => {
+                self.owed = Some(what);
+                None
+            }
+            None => Some(Input::LogFailed(FenceReason::Log { verb: "flush", cause: "it is closed".to_owned() })),
+        }
+    }
+
+    /// A job has ended that may have made records durable: begins what waited for it, or tells the replica.
+    fn sync_ended(&mut self, now: TimestampMs) {
+        let input = match self.owed.take() {
+            Some(what) => self.sync(what),
+            // A piece of housekeeping says nothing about a flush that runs beside it.
+            None if self.syncing => None,
+            None => Some(Input::Flushed),
+        };
+        if let Some(input) = input {
+            self.replica.handle(now, &self.log, input);
+        }
+        self.settle(now);
     }
 
     fn cut(
@@ -475,6 +532,7 @@ impl Partition {
             | Output::Reset { .. }
             | Output::AdvanceStart(_)
             | Output::Flush
+            | Output::Checkpoint
             | Output::UncleanElection => return,
         });
     }

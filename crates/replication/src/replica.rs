@@ -484,13 +484,15 @@ impl Replica {
     fn consider_flush(&mut self, now: TimestampMs, log: &dyn LogView) {
         self.note_unflushed(now, log);
         let Some(since) = self.unflushed_since.filter(|_| !self.flush_running) else { return };
-        let due = self.config.counts_flushed()
-            || log.end() - log.flushed() >= self.config.flush_messages
-            || now.since(since) >= self.config.flush_ms;
-        if due {
-            self.flush_running = true;
-            self.outputs.push_back(Output::Flush);
-        }
+        let wanted = if self.config.counts_flushed() || log.end() - log.flushed() >= self.config.flush_messages {
+            Output::Flush
+        } else if now.since(since) >= self.config.flush_ms {
+            Output::Checkpoint
+        } else {
+            return;
+        };
+        self.flush_running = true;
+        self.outputs.push_back(wanted);
     }
 
     fn tick(&mut self, now: TimestampMs, log: &dyn LogView) {

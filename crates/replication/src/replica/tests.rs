@@ -93,11 +93,11 @@ impl Rig {
                     self.log.advance_start(to);
                     None
                 }
-                Output::Flush if self.deferred_flush => {
-                    self.seen.push(Output::Flush);
+                sync @ (Output::Flush | Output::Checkpoint) if self.deferred_flush => {
+                    self.seen.push(sync);
                     None
                 }
-                Output::Flush => {
+                Output::Flush | Output::Checkpoint => {
                     self.log.flush();
                     Some(Input::Flushed)
                 }

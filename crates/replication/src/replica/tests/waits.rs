@@ -221,6 +221,6 @@ fn flushes_in_the_background() {
     rig.handle(Input::Flushed);
     rig.append(1);
     rig.tick(5_000);
-    assert!(rig.take_seen().contains(&Output::Flush));
+    assert!(rig.take_seen().contains(&Output::Checkpoint));
     assert_eq!(rig.hw(), 11, "nothing waited for it");
 }
