@@ -54,6 +54,12 @@ impl Deadlines {
         Entry(time, number)
     }
 
+    /// Takes an entry out, if it is still to come.
+    pub(crate) fn disarm(&self, Entry(time, number): Entry) {
+        let removed = self.lock().by_time.remove(&(time, number));
+        drop(removed);
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&self) {
         let dropped = std::mem::take(&mut self.lock().by_time);

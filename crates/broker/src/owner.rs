@@ -20,8 +20,6 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
-
 use crate::threads::Threads;
 
 /// Commands a submitting thread handles before an owner thread takes over: a connection that finds a partition idle
@@ -62,8 +60,6 @@ pub(crate) trait Outlet<E>: Send + Sync + 'static {
 pub(crate) struct Owner<S: Owned> {
     state: Mutex<S>,
     inbox: Mutex<Inbox<S::Command>>,
-    /// Told when the inbox leaves the state of being full.
-    room: Notify,
     capacity: usize,
     threads: Arc<Threads>,
     outlet: S::Outlet,
@@ -80,7 +76,8 @@ struct Inbox<C> {
 /// A command that found no place.
 #[derive(Debug)]
 pub(crate) enum Refused<C> {
-    /// The inbox holds as many commands as it may: wait for [`Owner::room`] and try again.
+    /// The inbox holds as many commands as it may. The client is told; nothing waits at this door, or the order of
+    /// one producer's batches would depend on who is woken first.
     Full(C),
     /// The state is gone for good.
     Closed(C),
@@ -90,14 +87,7 @@ impl<S: Owned> Owner<S> {
     /// Owned state whose inbox takes up to `capacity` commands of clients.
     pub(crate) fn new(state: S, capacity: usize, threads: Arc<Threads>, outlet: S::Outlet) -> Self {
         let inbox = Inbox { commands: VecDeque::new(), busy: false, closed: false };
-        Self {
-            state: Mutex::new(state),
-            inbox: Mutex::new(inbox),
-            room: Notify::new(),
-            capacity: capacity.max(1),
-            threads,
-            outlet,
-        }
+        Self { state: Mutex::new(state), inbox: Mutex::new(inbox), capacity: capacity.max(1), threads, outlet }
     }
 
     /// Where the effects go.
@@ -116,20 +106,6 @@ impl<S: Owned> Owner<S> {
         self.enter(command, usize::MAX).is_ok()
     }
 
-    /// As [`Owner::try_submit`], waiting for room.
-    pub(crate) async fn submit_when_room(self: &Arc<Self>, mut command: S::Command) -> Result<(), S::Command> {
-        loop {
-            // Made before the attempt: a wake-up between the two is kept for it.
-            let room = self.room.notified();
-            match self.try_submit(command) {
-                Ok(()) => return Ok(()),
-                Err(Refused::Closed(command)) => return Err(command),
-                Err(Refused::Full(refused)) => command = refused,
-            }
-            room.await;
-        }
-    }
-
     /// Looks at the state, between two commands. For views; waits for a command in progress.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&S) -> R) -> R {
         look(&self.lock_state())
@@ -143,7 +119,6 @@ impl<S: Owned> Owner<S> {
             inbox.closed = true;
             std::mem::take(&mut inbox.commands)
         };
-        self.room.notify_waiters();
         let result = end(&mut self.lock_state());
         // Outside the locks: dropping a command answers its client.
         drop(dropped);
@@ -177,7 +152,6 @@ impl<S: Owned> Owner<S> {
         let mut effects = Vec::new();
         loop {
             let mut inbox = self.lock_inbox();
-            let full = inbox.commands.len() == self.capacity;
             let Some(next) = inbox.commands.front() else {
                 inbox.busy = false;
                 return;
@@ -188,9 +162,6 @@ impl<S: Owned> Owner<S> {
             left -= 1;
             let command = inbox.commands.pop_front();
             drop(inbox);
-            if full {
-                self.room.notify_waiters();
-            }
             let Some(command) = command else { continue };
             if !self.handle(command, &mut effects) {
                 return;
@@ -216,7 +187,6 @@ impl<S: Owned> Owner<S> {
             inbox.busy = false;
             let dropped = std::mem::take(&mut inbox.commands);
             drop(inbox);
-            self.room.notify_waiters();
             drop(dropped);
         }
         survived

@@ -27,12 +27,7 @@ impl Readers {
         receiver.await.ok()
     }
 
-    /// Waits for reads in progress and ends the threads.
-    pub(crate) fn finish(&self) {
-        self.threads.finish();
-    }
-
-    /// Drops what is queued and ends the threads without waiting.
+    /// Drops what is queued and ends the threads once their present read is done.
     pub(crate) fn abandon(&self) {
         self.threads.abandon();
     }
@@ -56,7 +51,7 @@ mod tests {
         assert!(there.is_some_and(|there| there != here));
         assert_eq!(readers.read(|| panic!("on purpose")).await, None::<()>);
         assert_eq!(readers.read(|| 7).await, Some(7));
-        readers.finish();
+        readers.abandon();
         assert_eq!(readers.read(|| 7).await, None);
     }
 }

@@ -84,15 +84,21 @@ impl Threads {
         }
     }
 
-    /// Takes no more jobs, drops those queued and does not wait: a crash in miniature.
+    /// Takes no more jobs, drops those queued and waits for those that run: a crash in miniature. Called from one of
+    /// its own threads it does not wait for that one.
     pub(crate) fn abandon(&self) {
-        drop(self.shared.close(true));
+        for handle in self.shared.close(true) {
+            if handle.thread().id() != thread::current().id() {
+                let _ = handle.join();
+            }
+        }
     }
 }
 
 impl Drop for Threads {
+    /// Does not wait: this may be anybody's thread.
     fn drop(&mut self) {
-        self.abandon();
+        drop(self.shared.close(true));
     }
 }
 
@@ -194,9 +200,13 @@ mod tests {
                 }))
                 .is_ok()
         );
+        let release = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            drop(hold);
+        });
         threads.abandon();
+        assert!(release.is_finished() || release.join().is_ok(), "the running job was waited for");
         assert_eq!(Arc::strong_count(&ran), 1, "the queued job is gone, and what it held with it");
-        drop(hold);
         assert_eq!(ran.load(Ordering::SeqCst), 0);
     }
 }

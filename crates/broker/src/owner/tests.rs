@@ -185,26 +185,6 @@ fn no_wake_up_is_lost_under_contention() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn senders_that_wait_for_room_all_get_it() {
-    const SENDERS: usize = 16;
-    let bench = bench(SENDERS, 2, &Arc::new(Threads::new("owner", 1)));
-    let mut tasks = Vec::new();
-    for sender in 0..SENDERS {
-        let owner = Arc::clone(&bench.owner);
-        tasks.push(tokio::spawn(async move {
-            for number in 0..500 {
-                let command = Command::Count { sender, number, heavy: number % 5 == 0 };
-                assert!(owner.submit_when_room(command).await.is_ok());
-            }
-        }));
-    }
-    for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.expect("no sender waits for ever").expect("no panic");
-    }
-    wait_for(&bench.handled, SENDERS * 500);
-}
-
 #[test]
 fn a_full_inbox_refuses_clients_but_not_the_brokers_own_commands() {
     let bench = bench(1, 2, &Arc::new(Threads::new("owner", 1)));
