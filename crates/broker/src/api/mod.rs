@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use kafka_protocol::messages::ApiKey;
+use kafka_protocol::messages::{ApiKey, FetchResponse};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
 
 use crate::broker::BrokerShared;
@@ -17,10 +17,14 @@ pub(crate) mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
 pub mod error_code;
+mod fetch;
 mod find_coordinator;
 pub(crate) mod init_producer_id;
+mod list_offsets;
 mod metadata;
+mod offset_for_leader_epoch;
 mod operations;
+mod produce;
 mod produce_refused;
 
 #[cfg(test)]
@@ -135,6 +139,13 @@ async fn answer(
         };
     }
     let response = match api {
+        ApiKey::Produce => match produce::handle(&context, decoded!()).await? {
+            Some(response) => reply.write(&response),
+            None => return Ok(None),
+        },
+        ApiKey::Fetch => reply.write_fetch(&fetch::handle(&context, decoded!()).await?),
+        ApiKey::ListOffsets => reply.write(&list_offsets::handle(&context, decoded!()).await?),
+        ApiKey::OffsetForLeaderEpoch => reply.write(&offset_for_leader_epoch::handle(&context, decoded!()).await?),
         ApiKey::ApiVersions => reply.write(&api_versions::handle(&context, &decoded!())),
         ApiKey::Metadata => reply.write(&metadata::handle(&context, &decoded!()).await),
         ApiKey::DescribeCluster => reply.write(&describe_cluster::handle(&context, &decoded!())),
@@ -238,6 +249,11 @@ impl Reply {
             Close::because(format!("the response cannot be encoded: {error}"))
         })?;
         Ok(self.write_pieces(vec![bytes]))
+    }
+
+    /// A Fetch response, whose records go out as they were read.
+    fn write_fetch(self, response: &FetchResponse) -> Result<Response, Close> {
+        Ok(self.write_pieces(wire::encode_fetch_response(self.head(&[]), response, self.version)))
     }
 
     /// The response header and the beginning of a body.

@@ -1,0 +1,203 @@
+//! Fetch: records for consumers and for followers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use highwater_replication::{BrokerEpoch, BrokerId, FetchError, FetchGrant, FetchRequest as Wish, Fetcher, Isolation};
+use highwater_storage::{LeaderEpoch, Offset, TopicId};
+use kafka_protocol::messages::fetch_request::FetchPartition;
+use kafka_protocol::messages::fetch_response::{
+    EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
+};
+use kafka_protocol::messages::{FetchRequest, FetchResponse};
+use kafka_protocol::protocol::StrBytes;
+use tokio::time::Instant;
+
+use super::{Close, ErrorCode, RequestContext};
+use crate::fetches::{self, Limits, ReadFailure, Served, Wanted};
+use crate::hosted::Hosted;
+use crate::partitions::TopicName;
+
+/// Since this version topics are named by id.
+const TOPIC_IDS_SINCE: i16 = 13;
+
+/// Since this version a follower says which life of its broker asks.
+const REPLICA_STATE_SINCE: i16 = 15;
+
+/// Since this version the answer may say where leaders are.
+const ENDPOINTS_SINCE: i16 = 16;
+
+/// Longer than any client waits; keeps the arithmetic of a hostile `max_wait_ms` harmless.
+const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// Who asks, as the request's fields say it.
+#[derive(Clone, Copy)]
+struct Asker {
+    /// The follower's broker and its epoch; `None` for clients.
+    follower: Option<(BrokerId, Option<BrokerEpoch>)>,
+    isolation: Isolation,
+}
+
+/// Answers a Fetch request.
+pub(crate) async fn handle(context: &RequestContext, request: FetchRequest) -> Result<FetchResponse, Close> {
+    // No sessions are kept, which Kafka's clients and followers take as "send full requests". So any request that
+    // goes on with one refers to a session of somebody else.
+    if request.session_id != 0 && request.session_epoch > 0 {
+        return Ok(FetchResponse::default().with_error_code(ErrorCode::FetchSessionIdNotFound.number()));
+    }
+    let asker = asker(context.version, &request);
+    let mut response = FetchResponse::default();
+    let (mut wanted, mut places, mut failed) = (Vec::new(), Vec::new(), false);
+    for topic in request.topics {
+        let name = match context.version {
+            TOPIC_IDS_SINCE.. => TopicName::Id(TopicId(topic.topic_id.into_bytes())),
+            _ => TopicName::Name(&topic.topic),
+        };
+        let mut parts = Vec::with_capacity(topic.partitions.len());
+        for asked in topic.partitions {
+            let mut part = nothing(asked.partition);
+            match context.broker.find(name, asked.partition) {
+                Ok(source) => {
+                    places.push((response.responses.len(), parts.len()));
+                    let max_bytes = usize::try_from(asked.partition_max_bytes).unwrap_or(0);
+                    wanted.push(Wanted { source, request: wish(asker, &asked), max_bytes });
+                }
+                Err(code) => {
+                    part.error_code = code.number();
+                    failed = true;
+                }
+            }
+            parts.push(part);
+        }
+        let answer = FetchableTopicResponse::default().with_topic(topic.topic).with_topic_id(topic.topic_id);
+        response.responses.push(answer.with_partitions(parts));
+    }
+
+    let wait_ms = u64::try_from(request.max_wait_ms).unwrap_or(0).min(WAIT_MS_MAX);
+    let wait_ms = if failed { 0 } else { wait_ms };
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(context.broker.config.fetch_bytes_max);
+    let limits = Limits {
+        max_bytes,
+        min_bytes: usize::try_from(request.min_bytes).unwrap_or(0),
+        until: Instant::now() + Duration::from_millis(wait_ms),
+    };
+    let served = fetches::serve::<Hosted>(wanted, limits, &context.broker.services.readers).await;
+    for ((topic, partition), served) in places.into_iter().zip(served) {
+        let parts = response.responses.get_mut(topic).map(|topic| &mut topic.partitions);
+        if let Some(part) = parts.and_then(|parts| parts.get_mut(partition)) {
+            write(part, served, asker);
+        }
+    }
+    if context.version >= ENDPOINTS_SINCE {
+        name_endpoints(context, &mut response);
+    }
+    Ok(response)
+}
+
+fn asker(version: i16, request: &FetchRequest) -> Asker {
+    let (id, epoch) = match version {
+        REPLICA_STATE_SINCE.. => (request.replica_state.replica_id.0, request.replica_state.replica_epoch),
+        _ => (request.replica_id.0, -1),
+    };
+    let isolation = if request.isolation_level == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted };
+    // -1 is a consumer and -2 a debugging one, which may read what consumers may.
+    let follower = (id >= 0).then(|| (BrokerId(id), (epoch >= 0).then_some(BrokerEpoch(epoch))));
+    Asker { follower, isolation }
+}
+
+fn wish(asker: Asker, asked: &FetchPartition) -> Wish {
+    let by = match asker.follower {
+        Some((id, broker_epoch)) => {
+            Fetcher::Follower { id, broker_epoch, log_start: Offset(asked.log_start_offset.max(0)) }
+        }
+        None => Fetcher::Consumer { isolation: asker.isolation },
+    };
+    let epoch = |number: i32| (number >= 0).then_some(LeaderEpoch(number));
+    Wish {
+        by,
+        current_leader_epoch: epoch(asked.current_leader_epoch),
+        last_fetched_epoch: epoch(asked.last_fetched_epoch),
+        from: Offset(asked.fetch_offset),
+    }
+}
+
+/// A partition's answer that says nothing yet. Empty records have length 0: null makes librdkafka complain.
+fn nothing(partition: i32) -> PartitionData {
+    PartitionData::default()
+        .with_partition_index(partition)
+        .with_high_watermark(-1)
+        .with_last_stable_offset(-1)
+        .with_log_start_offset(-1)
+        .with_aborted_transactions(None)
+        .with_records(Some(Bytes::new()))
+}
+
+fn write(part: &mut PartitionData, served: Served, asker: Asker) {
+    match served {
+        Served::Granted(grant, records) => {
+            describe(part, &grant);
+            if let Some(end) = grant.diverging {
+                part.diverging_epoch = EpochEndOffset::default().with_epoch(end.epoch.0).with_end_offset(end.end.0);
+            }
+            part.records = Some(Bytes::from(records));
+            if asker.follower.is_none() && asker.isolation == Isolation::ReadCommitted {
+                part.aborted_transactions = Some(Vec::new());
+            }
+        }
+        Served::Unreadable(grant, failure) => {
+            describe(part, &grant);
+            let code = match failure {
+                // The log is being cut: nothing to read this time.
+                ReadFailure::Superseded => ErrorCode::None,
+                ReadFailure::OutOfRange => ErrorCode::OffsetOutOfRange,
+                ReadFailure::Corrupt => ErrorCode::CorruptMessage,
+                ReadFailure::Storage => ErrorCode::KafkaStorageError,
+            };
+            part.error_code = code.number();
+        }
+        Served::Refused(error) => {
+            part.error_code = ErrorCode::from(&error).number();
+            match error {
+                FetchError::OutOfRange { log_start, high_watermark, .. } => {
+                    part.log_start_offset = log_start.0;
+                    part.high_watermark = high_watermark.0;
+                    part.last_stable_offset = high_watermark.0;
+                }
+                FetchError::NotLeader { leader: Some(leader), leader_epoch } => name_leader(part, leader, leader_epoch),
+                _ => {}
+            }
+        }
+        Served::Gone => part.error_code = ErrorCode::NotLeaderOrFollower.number(),
+    }
+}
+
+fn describe(part: &mut PartitionData, grant: &FetchGrant) {
+    part.high_watermark = grant.high_watermark.0;
+    part.last_stable_offset = grant.last_stable_offset.0;
+    part.log_start_offset = grant.log_start.0;
+}
+
+fn name_leader(part: &mut PartitionData, leader: BrokerId, epoch: LeaderEpoch) {
+    let leader = kafka_protocol::messages::BrokerId(leader.0);
+    part.current_leader = LeaderIdAndEpoch::default().with_leader_id(leader).with_leader_epoch(epoch.0);
+}
+
+/// Says where the leaders are that the answer names.
+fn name_endpoints(context: &RequestContext, response: &mut FetchResponse) {
+    let parts = response.responses.iter().flat_map(|topic| &topic.partitions);
+    let mut named: Vec<i32> = parts.map(|part| part.current_leader.leader_id.0).filter(|&id| id >= 0).collect();
+    if named.is_empty() {
+        return;
+    }
+    named.sort_unstable();
+    named.dedup();
+    let image = context.broker.cluster.image();
+    for broker in named.into_iter().filter_map(|id| image.brokers.get(&BrokerId(id))) {
+        let endpoint = NodeEndpoint::default()
+            .with_node_id(kafka_protocol::messages::BrokerId(broker.id.0))
+            .with_host(StrBytes::from_string(broker.host.clone()))
+            .with_port(i32::from(broker.port))
+            .with_rack(broker.rack.clone().map(StrBytes::from_string));
+        response.node_endpoints.push(endpoint);
+    }
+}

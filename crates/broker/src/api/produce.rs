@@ -1,0 +1,226 @@
+//! Produce: batches to append, at most one per partition.
+//!
+//! Everything up to handing the batches to their partitions happens before the first `await`: the connection starts
+//! these calls in the order of its requests, and an idempotent producer's pipeline must reach the log in that order.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use highwater_replication::{Acks, ProduceError};
+use highwater_storage::{AppendError, BatchRefused, CheckedBatch, RecordError};
+use kafka_protocol::messages::produce_request::PartitionProduceData;
+use kafka_protocol::messages::produce_response::{
+    BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, TopicProduceResponse,
+};
+use kafka_protocol::messages::{BrokerId, ProduceRequest, ProduceResponse};
+use kafka_protocol::protocol::StrBytes;
+
+use super::{Close, ErrorCode, RequestContext};
+use crate::gather::Gather;
+use crate::hosted::{Hosted, ProduceAnswer};
+use crate::partitions::TopicName;
+
+/// Since this version topics are named by id.
+const TOPIC_IDS_SINCE: i16 = 13;
+
+/// Since this version an answer may name the leader.
+const LEADER_HINTS_SINCE: i16 = 10;
+
+/// A batch on its way to its partition, and where its answer goes.
+struct Delivery {
+    topic: usize,
+    partition: usize,
+    hosted: Arc<Hosted>,
+    batch: CheckedBatch<Bytes>,
+}
+
+/// Answers a Produce request; with `None` if the client wants no answer.
+pub(crate) async fn handle(
+    context: &RequestContext,
+    request: ProduceRequest,
+) -> Result<Option<ProduceResponse>, Close> {
+    let acks = match request.acks {
+        0 => Some(Acks::None),
+        1 => Some(Acks::Leader),
+        -1 => Some(Acks::All),
+        _ => None,
+    };
+    let mut response = ProduceResponse::default();
+    let mut deliveries = Vec::new();
+    for topic in request.topic_data {
+        let name = match context.version {
+            TOPIC_IDS_SINCE.. => TopicName::Id(highwater_storage::TopicId(topic.topic_id.into_bytes())),
+            _ => TopicName::Name(&topic.name),
+        };
+        let mut answers = Vec::with_capacity(topic.partition_data.len());
+        for data in topic.partition_data {
+            let index = data.index;
+            let answer = PartitionProduceResponse::default().with_index(index).with_base_offset(-1);
+            answers.push(answer.with_log_start_offset(-1).with_log_append_time_ms(-1));
+            match admit(context, name, data, acks) {
+                Ok((hosted, batch)) => {
+                    let (topic, partition) = (response.responses.len(), answers.len() - 1);
+                    deliveries.push(Delivery { topic, partition, hosted, batch });
+                }
+                Err(refusal) => {
+                    if let Some(answer) = answers.last_mut() {
+                        refusal.write(answer);
+                    }
+                }
+            }
+        }
+        let answer = TopicProduceResponse::default().with_name(topic.name).with_topic_id(topic.topic_id);
+        response.responses.push(answer.with_partition_responses(answers));
+    }
+
+    let now = context.broker.services.clock.now();
+    let deadline = now.after(i64::from(request.timeout_ms.max(0)));
+    let (gather, slots) = Gather::new(deliveries.len());
+    let mut places = Vec::with_capacity(deliveries.len());
+    for (Delivery { topic, partition, hosted, batch }, slot) in deliveries.into_iter().zip(slots) {
+        hosted.produce(batch, acks.unwrap_or(Acks::All), deadline, slot);
+        places.push((topic, partition, hosted));
+    }
+    for ((topic, partition, hosted), outcome) in places.into_iter().zip(gather.all().await) {
+        let answers = response.responses.get_mut(topic).map(|topic| &mut topic.partition_responses);
+        if let Some(answer) = answers.and_then(|answers| answers.get_mut(partition)) {
+            report(answer, &hosted, outcome);
+        }
+    }
+
+    if acks == Some(Acks::None) {
+        return silence(&response);
+    }
+    if context.version >= LEADER_HINTS_SINCE {
+        name_leaders(context, &mut response);
+    }
+    Ok(Some(response))
+}
+
+/// Why a batch does not reach its partition.
+struct Refusal {
+    code: ErrorCode,
+    message: Option<String>,
+    records: Vec<RecordError>,
+}
+
+impl Refusal {
+    fn of(code: ErrorCode) -> Self {
+        Self { code, message: None, records: Vec::new() }
+    }
+
+    fn because(code: ErrorCode, reason: impl ToString) -> Self {
+        Self { code, message: Some(reason.to_string()), records: Vec::new() }
+    }
+
+    fn write(self, answer: &mut PartitionProduceResponse) {
+        answer.error_code = self.code.number();
+        answer.error_message = self.message.map(StrBytes::from_string);
+        let error = |record: RecordError| {
+            BatchIndexAndErrorMessage::default()
+                .with_batch_index(record.index)
+                .with_batch_index_error_message(Some(StrBytes::from_string(record.message)))
+        };
+        answer.record_errors = self.records.into_iter().map(error).collect();
+    }
+}
+
+/// Checks a batch and finds its partition.
+fn admit(
+    context: &RequestContext,
+    topic: TopicName<'_>,
+    data: PartitionProduceData,
+    acks: Option<Acks>,
+) -> Result<(Arc<Hosted>, CheckedBatch<Bytes>), Refusal> {
+    if acks.is_none() {
+        return Err(Refusal::of(ErrorCode::InvalidRequiredAcks));
+    }
+    let hosted = context.broker.find(topic, data.index).map_err(Refusal::of)?;
+    let now = context.broker.services.clock.now();
+    let batch = CheckedBatch::check(data.records.unwrap_or_default(), &hosted.rules(), now).map_err(refusal)?;
+    if batch.is_transactional() {
+        return Err(Refusal::because(ErrorCode::InvalidTxnState, "transactions are not supported"));
+    }
+    Ok((hosted, batch))
+}
+
+fn refusal(refused: BatchRefused) -> Refusal {
+    let (code, message) = (ErrorCode::from(&refused), Some(refused.to_string()));
+    let records = match refused {
+        BatchRefused::InvalidTimestamp { errors } | BatchRefused::InvalidRecord { errors, .. } => errors,
+        _ => Vec::new(),
+    };
+    Refusal { code, message, records }
+}
+
+/// Writes a partition's answer.
+fn report(answer: &mut PartitionProduceResponse, hosted: &Hosted, outcome: Option<ProduceAnswer>) {
+    let refusal = match outcome {
+        Some(Ok(done)) => {
+            answer.base_offset = done.base_offset.0;
+            answer.log_append_time_ms = done.append_time.0;
+            answer.log_start_offset = done.log_start.0;
+            return;
+        }
+        // Dropped unhandled: the partition was taken away from here.
+        None => Refusal::of(ErrorCode::NotLeaderOrFollower),
+        Some(Err(ProduceError::Refused(refused))) => Refusal::because(ErrorCode::from(&refused), refused),
+        Some(Err(ProduceError::Append(error))) => refused_by_log(hosted, error),
+        Some(Err(error)) => Refusal::because(ErrorCode::UnknownServerError, error),
+    };
+    refusal.write(answer);
+}
+
+fn refused_by_log(hosted: &Hosted, error: AppendError) -> Refusal {
+    match error {
+        AppendError::Refused(refused) => refusal(refused),
+        AppendError::Sequence(error) => Refusal::because(ErrorCode::from(&error), error),
+        AppendError::LargerThanSegment { .. } => Refusal::because(ErrorCode::RecordListTooLarge, error),
+        AppendError::Io(_) | AppendError::Closed(_) => {
+            tracing::error!(partition = %hosted.topic_partition(), %error, "a produce could not be written");
+            Refusal::because(ErrorCode::KafkaStorageError, error)
+        }
+        _ => Refusal::because(ErrorCode::UnknownServerError, error),
+    }
+}
+
+/// The end of a request that wants no answer. Its errors can only be told by closing the connection, on which clients
+/// refresh their metadata.
+fn silence(response: &ProduceResponse) -> Result<Option<ProduceResponse>, Close> {
+    let answers = response.responses.iter().flat_map(|topic| &topic.partition_responses);
+    for answer in answers {
+        if answer.error_code != 0 {
+            let code = ErrorCode::from_number(answer.error_code).unwrap_or(ErrorCode::UnknownServerError);
+            return Err(Close::because(format!("a produce with acks=0 failed with {code}")));
+        }
+    }
+    Ok(None)
+}
+
+/// Tells clients that asked the wrong broker whom to ask.
+fn name_leaders(context: &RequestContext, response: &mut ProduceResponse) {
+    let not_leader = ErrorCode::NotLeaderOrFollower.number();
+    let image = context.broker.cluster.image();
+    for topic in &mut response.responses {
+        let known = match context.version {
+            TOPIC_IDS_SINCE.. => image.topic_by_id(highwater_storage::TopicId(topic.topic_id.into_bytes())),
+            _ => image.topic(&topic.name),
+        };
+        let Some(known) = known else { continue };
+        for answer in topic.partition_responses.iter_mut().filter(|answer| answer.error_code == not_leader) {
+            let Some(state) = known.partition(answer.index).map(|partition| &partition.state.value) else { continue };
+            let Some(leader) = state.leader.and_then(|leader| image.brokers.get(&leader)) else { continue };
+            answer.current_leader = LeaderIdAndEpoch::default()
+                .with_leader_id(BrokerId(leader.id.0))
+                .with_leader_epoch(state.leader_epoch.0);
+            if !response.node_endpoints.iter().any(|known| known.node_id.0 == leader.id.0) {
+                let endpoint = NodeEndpoint::default()
+                    .with_node_id(BrokerId(leader.id.0))
+                    .with_host(StrBytes::from_string(leader.host.clone()))
+                    .with_port(i32::from(leader.port))
+                    .with_rack(leader.rack.clone().map(StrBytes::from_string));
+                response.node_endpoints.push(endpoint);
+            }
+        }
+    }
+}

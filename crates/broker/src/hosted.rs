@@ -1,0 +1,538 @@
+//! A partition that this broker holds a replica of: its owner, the commands it takes and where its effects go.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use bytes::Bytes;
+use highwater_replication::{
+    Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, Effect, FenceReason, FetchGrant, FetchPlan, IsrDecision, Partition,
+    PartitionState, ProduceError, ProduceRefused, Produced, ReplicaConfig, Status, Versioned, WaitToken,
+};
+use highwater_storage::{
+    CheckedBatch, FlushDone, FlushJob, LogOptions, LogReader, Offset, ProduceRules, ReadError, ReadLimit, TimestampMs,
+    TopicId, TopicPartition,
+};
+
+use crate::deadlines::{Entry, Wake};
+use crate::fetches::{Alarm, Answer, Chunk, Granted, Question, ReadFailure, Source, Watching};
+use crate::gather::Slot;
+use crate::owner::{Outlet, Owned, Owner, Refused};
+use crate::services::Services;
+
+/// How many cuts of a log are remembered for views.
+const CUTS_MAX: usize = 64;
+
+/// One hosted partition.
+pub(crate) struct Hosted {
+    topic_partition: TopicPartition,
+    topic_id: TopicId,
+    owner: Arc<Owner<Core>>,
+    reader: LogReader,
+    rules: RwLock<Arc<ProduceRules>>,
+    services: Arc<Services>,
+}
+
+/// The answer to a produce.
+pub(crate) type ProduceAnswer = Result<Acknowledged, ProduceError>;
+
+/// Something short to do with the partition itself.
+pub(crate) type Asked = Box<dyn FnOnce(&mut Partition, TimestampMs) + Send>;
+
+/// What a partition is told.
+pub(crate) enum Command {
+    /// A client's batch.
+    Produce { batch: Box<CheckedBatch<Bytes>>, acks: Acks, deadline: TimestampMs, slot: Slot<ProduceAnswer> },
+    /// A client's or follower's fetch.
+    Fetch { question: Question, slot: Slot<Answer<Hosted>>, hosted: Arc<Hosted> },
+    /// A fetch does not wait any more.
+    Unwatch(WaitToken),
+    /// The leader answered our fetch.
+    Fetched(LeaderReply),
+    /// A sync ended.
+    Flushed(Box<FlushDone>),
+    /// The store decided about a proposal.
+    IsrDecided { proposal: u64, decision: IsrDecision },
+    /// The store's state.
+    State { state: Versioned<PartitionState>, assignment: Vec<BrokerId> },
+    /// Who is alive.
+    LiveBrokers(Arc<std::collections::BTreeMap<BrokerId, BrokerEpoch>>),
+    /// The session with the store expired.
+    SessionLost,
+    /// This broker is registered (again).
+    Registered(BrokerEpoch),
+    /// New settings.
+    Configure(Box<(ReplicaConfig, LogOptions)>),
+    /// A moment has come that the partition asked for.
+    Tick,
+    /// Look for retention and other work.
+    Housekeeping,
+    /// Something short that needs the partition itself.
+    Ask(Asked),
+}
+
+/// The offsets of a partition that are checkpointed in the data directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks {
+    pub(crate) recovery_point: Offset,
+    pub(crate) log_start: Offset,
+    pub(crate) high_watermark: Offset,
+}
+
+/// A leader's answer with what it belongs to.
+#[derive(Debug)]
+pub(crate) struct LeaderReply {
+    pub(crate) plan: FetchPlan,
+    pub(crate) result: Result<LeaderRecords, highwater_replication::FetchFailure>,
+}
+
+/// What came, kept in the response frame it came in.
+#[derive(Debug)]
+pub(crate) struct LeaderRecords {
+    pub(crate) records: Bytes,
+    pub(crate) high_watermark: Offset,
+    pub(crate) log_start: Offset,
+    pub(crate) diverging: Option<highwater_replication::EpochEnd>,
+}
+
+/// The owned state: the partition and who waits at it.
+pub(crate) struct Core {
+    /// `None` once it was closed or taken away.
+    partition: Option<Box<Partition>>,
+    produces: HashMap<WaitToken, Slot<ProduceAnswer>>,
+    fetches: HashMap<WaitToken, (Arc<Alarm>, usize)>,
+    next_token: u64,
+    /// The moment the timer knows of. It is only moved forward: a timer that rings early is harmless.
+    armed: Option<TimestampMs>,
+    cuts: Vec<Cut>,
+    fenced: Option<FenceReason>,
+    clock: crate::clock::Clock,
+}
+
+/// What a command causes outside.
+pub(crate) enum Deed {
+    Answer(Slot<ProduceAnswer>, ProduceAnswer),
+    Grant(Slot<Answer<Hosted>>, Answer<Hosted>),
+    Ring(Arc<Alarm>, usize),
+    Propose { proposal: u64, expected_version: i64, state: PartitionState },
+    Fetch(FetchPlan),
+    StopFetching,
+    KeepHouse,
+    Flush(FlushJob),
+    Arm(TimestampMs),
+    Cut(Cut),
+    Fenced(FenceReason, highwater_storage::LeaderEpoch),
+}
+
+/// Carries a partition's effects out.
+pub(crate) struct PartitionOutlet {
+    hosted: Weak<Hosted>,
+    topic_partition: TopicPartition,
+    services: Arc<Services>,
+    entry: Mutex<Option<Entry>>,
+}
+
+impl Hosted {
+    /// Takes a partition in.
+    pub(crate) fn new(
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        partition: Partition,
+        rules: ProduceRules,
+        services: &Arc<Services>,
+    ) -> Arc<Self> {
+        let reader = partition.reader();
+        let core = Core {
+            partition: Some(Box::new(partition)),
+            produces: HashMap::new(),
+            fetches: HashMap::new(),
+            next_token: 0,
+            armed: None,
+            cuts: Vec::new(),
+            fenced: None,
+            clock: services.clock,
+        };
+        Arc::new_cyclic(|hosted| {
+            let outlet = PartitionOutlet {
+                hosted: hosted.clone(),
+                topic_partition: topic_partition.clone(),
+                services: Arc::clone(services),
+                entry: Mutex::new(None),
+            };
+            let owner = Owner::new(core, services.commands_max, Arc::clone(&services.owners), outlet);
+            Self {
+                topic_partition,
+                topic_id,
+                owner: Arc::new(owner),
+                reader,
+                rules: RwLock::new(Arc::new(rules)),
+                services: Arc::clone(services),
+            }
+        })
+    }
+
+    /// Which partition it is.
+    pub(crate) fn topic_partition(&self) -> &TopicPartition {
+        &self.topic_partition
+    }
+
+    /// Which topic of that name.
+    pub(crate) fn topic_id(&self) -> TopicId {
+        self.topic_id
+    }
+
+    /// Reads the log beside the owner.
+    pub(crate) fn reader(&self) -> &LogReader {
+        &self.reader
+    }
+
+    /// What its producers' batches must keep to.
+    pub(crate) fn rules(&self) -> Arc<ProduceRules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Hands in a command of the broker's own. False if the partition is gone.
+    pub(crate) fn submit(&self, command: Command) -> bool {
+        self.owner.submit(command)
+    }
+
+    /// Hands in a batch, unless too many commands wait already.
+    pub(crate) fn produce(
+        &self,
+        batch: CheckedBatch<Bytes>,
+        acks: Acks,
+        deadline: TimestampMs,
+        slot: Slot<ProduceAnswer>,
+    ) {
+        match self.owner.try_submit(Command::Produce { batch: Box::new(batch), acks, deadline, slot }) {
+            Ok(()) => {}
+            Err(Refused::Full(Command::Produce { slot, .. })) => {
+                slot.fill(Err(ProduceError::Refused(ProduceRefused::TooManyWaiting {
+                    waiting: self.services.commands_max,
+                })));
+            }
+            // Dropping the command drops its slot, which answers that the partition is gone.
+            Err(refused) => drop(refused),
+        }
+    }
+
+    /// Asks the partition something short on its owner's thread. `None` if it is gone.
+    pub(crate) async fn ask<R: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Partition, TimestampMs) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        // Nobody may be there to hear it.
+        let ask = move |partition: &mut Partition, now: TimestampMs| drop(sender.send(question(partition, now)));
+        self.submit(Command::Ask(Box::new(ask)));
+        receiver.await.ok()
+    }
+
+    /// Takes new settings: what the topic or the broker was configured to.
+    pub(crate) fn configure(&self, replica: ReplicaConfig, options: LogOptions) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options.rules.clone());
+        self.submit(Command::Configure(Box::new((replica, options))));
+    }
+
+    /// The partition at a glance; `None` once it is closed.
+    pub(crate) fn status(&self) -> Option<Status> {
+        self.owner.look(|core| core.partition.as_ref().map(|partition| partition.status()))
+    }
+
+    /// What the root's checkpoints say about it; `None` once it is closed.
+    pub(crate) fn marks(&self) -> Option<Marks> {
+        self.owner.look(|core| {
+            core.partition.as_ref().map(|partition| Marks {
+                recovery_point: partition.log().recovery_point(),
+                log_start: partition.log().start(),
+                high_watermark: partition.status().high_watermark,
+            })
+        })
+    }
+
+    /// What was cut from this log since it was opened, the latest at the end.
+    pub(crate) fn cuts(&self) -> Vec<Cut> {
+        self.owner.look(|core| core.cuts.clone())
+    }
+
+    /// Takes the partition out, to be closed or dropped. Whoever waits at it is answered that it is gone.
+    pub(crate) fn take(&self) -> Option<Box<Partition>> {
+        let (partition, produces, fetches) = self.owner.close(|core| {
+            (core.partition.take(), std::mem::take(&mut core.produces), std::mem::take(&mut core.fetches))
+        });
+        drop(produces);
+        for (alarm, place) in fetches.into_values() {
+            alarm.ring(place);
+        }
+        self.services.fetchers.stop(&self.topic_partition);
+        self.owner.outlet().disarm();
+        partition
+    }
+}
+
+impl Wake for Hosted {
+    fn wake(self: Arc<Self>) {
+        self.submit(Command::Tick);
+    }
+}
+
+impl Owned for Core {
+    type Command = Command;
+    type Effect = Deed;
+    type Outlet = PartitionOutlet;
+
+    fn handle(&mut self, command: Command, deeds: &mut Vec<Deed>) {
+        let now = self.clock.now();
+        let Some(partition) = self.partition.as_mut() else {
+            return;
+        };
+        match command {
+            Command::Produce { batch, acks, deadline, slot } => {
+                let token = token(&mut self.next_token);
+                match partition.produce(now, &batch, acks, deadline, token) {
+                    Ok(Produced::Done(done)) => deeds.push(Deed::Answer(slot, Ok(done))),
+                    Ok(Produced::Waiting) => {
+                        self.produces.insert(token, slot);
+                    }
+                    Err(error) => deeds.push(Deed::Answer(slot, Err(error))),
+                }
+            }
+            Command::Fetch { question, slot, hosted } => {
+                let Question { request, initial, watch } = question;
+                let grant = if initial { partition.fetch(now, &request) } else { partition.regrant(now, &request) };
+                let answer = grant.map(|grant| {
+                    let nothing = grant.upper <= request.from && grant.diverging.is_none();
+                    let watching = watch.filter(|_| nothing).map(|watch| {
+                        let token = token(&mut self.next_token);
+                        self.fetches.insert(token, watch);
+                        partition.watch_fetch(token, request.by, request.from);
+                        Watching::new(hosted, token)
+                    });
+                    Granted { grant, watching }
+                });
+                deeds.push(Deed::Grant(slot, answer));
+            }
+            Command::Unwatch(token) => {
+                self.fetches.remove(&token);
+                partition.unwatch_fetch(token);
+            }
+            Command::Fetched(LeaderReply { plan, result }) => {
+                use highwater_replication::{FetchReply, FetchedRecords};
+                let result = result.as_ref().map_err(|failure| *failure).map(|came| FetchedRecords {
+                    records: &came.records,
+                    high_watermark: came.high_watermark,
+                    log_start: came.log_start,
+                    diverging: came.diverging,
+                });
+                partition.fetched(now, FetchReply { leader_epoch: plan.leader_epoch, from: plan.from, result });
+            }
+            Command::Flushed(done) => partition.flushed(now, *done),
+            Command::IsrDecided { proposal, decision } => partition.isr_decided(now, proposal, decision),
+            Command::State { state, assignment } => partition.apply_state(now, &state, &assignment),
+            Command::LiveBrokers(live) => partition.apply_live_brokers(now, &live),
+            Command::SessionLost => partition.session_lost(now),
+            Command::Registered(epoch) => partition.registered(now, epoch),
+            Command::Configure(settings) => {
+                let (replica, options) = *settings;
+                partition.configure(now, replica, options);
+            }
+            Command::Tick => {
+                self.armed = None;
+                partition.tick(now);
+            }
+            Command::Housekeeping => {
+                // One step at a time: whoever waits behind a long retention gets a turn between two.
+                if partition.housekeeping(now) {
+                    deeds.push(Deed::KeepHouse);
+                }
+            }
+            Command::Ask(ask) => ask(partition, now),
+        }
+        self.settle(now, deeds);
+    }
+
+    fn is_heavy(command: &Command) -> bool {
+        // A truncation rewrites and syncs; a change of role may cause one, and so may a leader's answer.
+        match command {
+            Command::State { .. } | Command::Configure(_) | Command::Housekeeping => true,
+            Command::Fetched(reply) => reply.result.as_ref().is_ok_and(|came| came.diverging.is_some()),
+            _ => false,
+        }
+    }
+
+    fn abandon(&mut self, deeds: &mut Vec<Deed>) {
+        // The log is dropped as a crash would leave it; opening it again recovers.
+        self.partition = None;
+        self.produces.clear();
+        deeds.extend(self.fetches.drain().map(|(_, (alarm, place))| Deed::Ring(alarm, place)));
+        deeds.push(Deed::StopFetching);
+    }
+}
+
+fn token(next: &mut u64) -> WaitToken {
+    *next += 1;
+    WaitToken(*next)
+}
+
+impl Core {
+    /// Collects what the partition wants done.
+    fn settle(&mut self, now: TimestampMs, deeds: &mut Vec<Deed>) {
+        let Some(partition) = self.partition.as_mut() else { return };
+        while let Some(effect) = partition.poll_effect() {
+            match effect {
+                Effect::ProduceDone { token, result } => {
+                    if let Some(slot) = self.produces.remove(&token) {
+                        deeds.push(Deed::Answer(slot, result.map_err(ProduceError::Refused)));
+                    }
+                }
+                Effect::WakeFetch { token } => {
+                    if let Some((alarm, place)) = self.fetches.remove(&token) {
+                        deeds.push(Deed::Ring(alarm, place));
+                    }
+                }
+                Effect::ProposeIsr { proposal, expected_version, state, .. } => {
+                    deeds.push(Deed::Propose { proposal, expected_version, state });
+                }
+                Effect::Fetch(plan) => deeds.push(Deed::Fetch(plan)),
+                Effect::StopFetching => deeds.push(Deed::StopFetching),
+                Effect::FlushWanted(job) => deeds.push(Deed::Flush(job)),
+                Effect::Cut(cut) => {
+                    if self.cuts.len() == CUTS_MAX {
+                        self.cuts.remove(0);
+                    }
+                    self.cuts.push(cut.clone());
+                    deeds.push(Deed::Cut(cut));
+                }
+                Effect::Fenced { reason, leader_epoch } => {
+                    self.fenced = Some(reason.clone());
+                    deeds.push(Deed::Fenced(reason, leader_epoch));
+                }
+                _ => {}
+            }
+        }
+        if let Some(deadline) = partition.next_deadline()
+            && self.armed.is_none_or(|armed| deadline < armed)
+        {
+            // Not in the past, or a partition that asks for the present again and again would keep the timer spinning.
+            let deadline = deadline.max(now.after(1));
+            self.armed = Some(deadline);
+            deeds.push(Deed::Arm(deadline));
+        }
+    }
+}
+
+impl Outlet<Deed> for PartitionOutlet {
+    fn carry_out(&self, deed: Deed) {
+        match deed {
+            Deed::Answer(slot, answer) => slot.fill(answer),
+            Deed::Grant(slot, answer) => slot.fill(answer),
+            Deed::Ring(alarm, place) => alarm.ring(place),
+            Deed::Propose { proposal, expected_version, state } => self.propose(proposal, expected_version, state),
+            Deed::Fetch(plan) => self.services.fetchers.want(&self.services, &self.hosted, &self.topic_partition, plan),
+            Deed::StopFetching => self.services.fetchers.stop(&self.topic_partition),
+            Deed::Flush(job) => self.services.syncs.sync(self.hosted.clone(), job),
+            Deed::KeepHouse => {
+                if let Some(hosted) = self.hosted.upgrade() {
+                    hosted.submit(Command::Housekeeping);
+                }
+            }
+            Deed::Arm(deadline) => self.arm(deadline),
+            Deed::Cut(cut) => {
+                tracing::warn!(
+                    partition = %self.topic_partition, why = ?cut.why, from = %cut.from.0, to = %cut.to.0,
+                    records = cut.records, "cut the log"
+                );
+                self.services.checkpoints_wanted.notify_one();
+            }
+            Deed::Fenced(reason, leader_epoch) => {
+                tracing::error!(partition = %self.topic_partition, %reason, "the partition closed itself");
+                self.report_offline(leader_epoch);
+            }
+        }
+    }
+}
+
+impl PartitionOutlet {
+    fn propose(&self, proposal: u64, expected_version: i64, state: PartitionState) {
+        let (hosted, services) = (self.hosted.clone(), Arc::clone(&self.services));
+        let topic_partition = self.topic_partition.clone();
+        self.services.spawn(async move {
+            let Some(topic_id) = hosted.upgrade().map(|hosted| hosted.topic_id()) else { return };
+            let decision = match services.cluster() {
+                Some(cluster) => cluster.propose_state(&topic_partition, topic_id, expected_version, &state).await,
+                None => IsrDecision::Retry,
+            };
+            if let Some(hosted) = hosted.upgrade() {
+                hosted.submit(Command::IsrDecided { proposal, decision });
+            }
+        });
+    }
+
+    fn report_offline(&self, leader_epoch: highwater_storage::LeaderEpoch) {
+        let (hosted, services) = (self.hosted.clone(), Arc::clone(&self.services));
+        let topic_partition = self.topic_partition.clone();
+        self.services.spawn(async move {
+            let Some(topic_id) = hosted.upgrade().map(|hosted| hosted.topic_id()) else { return };
+            if let Some(cluster) = services.cluster() {
+                cluster.report_offline(&topic_partition, topic_id, leader_epoch).await;
+            }
+        });
+    }
+
+    fn arm(&self, deadline: TimestampMs) {
+        let Some(hosted) = self.hosted.upgrade() else { return };
+        let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        *entry = Some(self.services.deadlines.arm(deadline, hosted, entry.take()));
+    }
+
+    fn disarm(&self) {
+        let entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(entry) = entry {
+            self.services.deadlines.disarm(entry);
+        }
+    }
+}
+
+impl Source for Hosted {
+    fn ask(self: &Arc<Self>, question: Question, slot: Slot<Answer<Self>>) {
+        // Not refused when the inbox is full: the bytes of requests in flight are bounded, and each of these costs some.
+        self.submit(Command::Fetch { question, slot, hosted: Arc::clone(self) });
+    }
+
+    fn unwatch(self: &Arc<Self>, token: WaitToken) {
+        self.submit(Command::Unwatch(token));
+    }
+
+    fn read(
+        &self,
+        grant: &FetchGrant,
+        from: Offset,
+        max_bytes: usize,
+        at_least_one: bool,
+    ) -> Result<Chunk, ReadFailure> {
+        let limit = ReadLimit { max_bytes, upper: grant.upper, at_least_one, generation: Some(grant.generation) };
+        match self.reader.read(from, limit) {
+            Ok(fetched) => Ok(Chunk { next: Some(fetched.next), bytes: fetched.bytes }),
+            Err(ReadError::Superseded { .. }) => Err(ReadFailure::Superseded),
+            Err(ReadError::OutOfRange { .. }) => Err(ReadFailure::OutOfRange),
+            Err(ReadError::Damaged(damage)) => {
+                tracing::error!(partition = %self.topic_partition, %damage, "a fetch met damage");
+                Err(ReadFailure::Corrupt)
+            }
+            Err(error) => {
+                tracing::error!(partition = %self.topic_partition, %error, "a fetch could not read");
+                Err(ReadFailure::Storage)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Hosted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosted")
+            .field("topic_partition", &self.topic_partition)
+            .field("topic_id", &self.topic_id)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,567 @@
+//! The partitions this broker holds, kept in step with what the cluster's image says it should hold.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
+
+use highwater_replication::{BrokerEpoch, BrokerId, Partition, ReplicaConfig};
+use highwater_storage::data_dir::{DataDir, DataDirError, FoundPartition, PartitionDirError};
+use highwater_storage::fs::Fs;
+use highwater_storage::{Log, LogOptions, Offset, OpenHints, RecoveryReport, TopicId, TopicPartition};
+
+use crate::api::ErrorCode;
+use crate::cluster::{MetadataImage, Registration, TopicImage};
+use crate::config::TopicConfig;
+use crate::hosted::{Command, Hosted, Marks};
+use crate::services::Services;
+use crate::topic_options;
+
+/// Logs that are closed at a time: each waits for the disk.
+const CLOSE_THREADS: usize = 4;
+
+/// How a request names a topic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TopicName<'a> {
+    Name(&'a str),
+    Id(TopicId),
+}
+
+type ByTopic = HashMap<Arc<str>, BTreeMap<i32, Arc<Hosted>>>;
+
+/// The partitions and the directory they lie in.
+#[derive(Debug)]
+pub(crate) struct Partitions {
+    services: Arc<Services>,
+    fs: Arc<dyn Fs>,
+    /// `None` once the broker has stopped: nothing more may be written to a directory that another process may hold.
+    data: Mutex<Option<DataDir>>,
+    hosted: RwLock<ByTopic>,
+    /// Partitions that could not be opened or created.
+    offline: RwLock<BTreeSet<TopicPartition>>,
+    known: Mutex<Known>,
+    /// What the logs of one broker share: the bound on open files.
+    shared_options: LogOptions,
+}
+
+/// What the partitions were last told.
+#[derive(Debug, Default)]
+struct Known {
+    image: Arc<MetadataImage>,
+    live: Arc<BTreeMap<BrokerId, BrokerEpoch>>,
+    registration: Option<Registration>,
+}
+
+/// A log that was found in the directory and opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) topic_partition: TopicPartition,
+    pub(crate) topic_id: Option<TopicId>,
+    dir: PathBuf,
+    pub(crate) log: Log,
+    pub(crate) report: RecoveryReport,
+    high_watermark: Option<Offset>,
+}
+
+impl Opened {
+    /// Records that were read through because the last stop was not clean.
+    pub(crate) fn records_scanned(&self) -> u64 {
+        let RecoveryReport { clean, recovery_point, start, end, .. } = &self.report;
+        if *clean { 0 } else { u64::try_from(*end - (*recovery_point).max(*start)).unwrap_or(0) }
+    }
+}
+
+impl Partitions {
+    /// No partitions yet.
+    pub(crate) fn new(services: Arc<Services>, fs: Arc<dyn Fs>, data: DataDir) -> Self {
+        Self {
+            services,
+            fs,
+            data: Mutex::new(Some(data)),
+            hosted: RwLock::default(),
+            offline: RwLock::default(),
+            known: Mutex::default(),
+            shared_options: LogOptions::default(),
+        }
+    }
+
+    /// The partition a request means, or the code that tells why it cannot be had here.
+    pub(crate) fn find(
+        &self,
+        image: &MetadataImage,
+        topic: TopicName<'_>,
+        partition: i32,
+    ) -> Result<Arc<Hosted>, ErrorCode> {
+        let topic = match topic {
+            TopicName::Name(name) => image.topic(name).ok_or(ErrorCode::UnknownTopicOrPartition)?,
+            TopicName::Id(id) => image.topic_by_id(id).ok_or(ErrorCode::UnknownTopicId)?,
+        };
+        if topic.partition(partition).is_none() {
+            return Err(ErrorCode::UnknownTopicOrPartition);
+        }
+        let hosted = self.hosted.read().unwrap_or_else(PoisonError::into_inner);
+        match hosted.get(&topic.name).and_then(|partitions| partitions.get(&partition)) {
+            Some(hosted) if hosted.topic_id() == topic.id => Ok(Arc::clone(hosted)),
+            // Held by others, or on its way: the client looks at the metadata and tries again.
+            _ => {
+                drop(hosted);
+                let offline = self.offline.read().unwrap_or_else(PoisonError::into_inner);
+                let failed =
+                    !offline.is_empty() && offline.contains(&TopicPartition::new(topic.name.clone(), partition));
+                Err(if failed { ErrorCode::KafkaStorageError } else { ErrorCode::NotLeaderOrFollower })
+            }
+        }
+    }
+
+    /// The partition of this name, whatever its topic's id.
+    pub(crate) fn get(&self, of: &TopicPartition) -> Option<Arc<Hosted>> {
+        let hosted = self.hosted.read().unwrap_or_else(PoisonError::into_inner);
+        hosted.get(&of.topic)?.get(&of.partition).cloned()
+    }
+
+    /// All partitions, by name and number.
+    pub(crate) fn all(&self) -> Vec<Arc<Hosted>> {
+        let hosted = self.hosted.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = hosted.values().flat_map(BTreeMap::values).cloned().collect();
+        drop(hosted);
+        all.sort_by(|one, other| one.topic_partition().cmp(other.topic_partition()));
+        all
+    }
+
+    /// Opens every log in the directory, several at a time. One that cannot be opened does not keep the others from
+    /// being served. Blocks.
+    pub(crate) fn open_found(&self) -> Vec<Opened> {
+        let found: Vec<(FoundPartition, OpenHints, Option<Offset>)> = match &*self.data() {
+            Some(data) => {
+                let known = |found: &FoundPartition| {
+                    (found.clone(), data.hints(&found.topic_partition), data.high_watermark(&found.topic_partition))
+                };
+                data.partitions().iter().map(known).collect()
+            }
+            None => return Vec::new(),
+        };
+        let (next, opened) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(found.len())));
+        let work = || {
+            while let Some((found, hints, high_watermark)) = found.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Some(found) = self.open(found, *hints, *high_watermark) {
+                    opened.lock().unwrap_or_else(PoisonError::into_inner).push(found);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.services.config.recovery_threads.min(found.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        opened.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, found: &FoundPartition, hints: OpenHints, high_watermark: Option<Offset>) -> Option<Opened> {
+        let FoundPartition { topic_partition, dir, topic_id, .. } = found;
+        let options = self.options(&self.services.config.topic);
+        match Log::open_with(Arc::clone(&self.fs), dir, options, hints) {
+            Ok((log, report)) => {
+                if !report.clean {
+                    tracing::info!(partition = %topic_partition, ?report, "recovered");
+                }
+                let (topic_partition, topic_id) = (topic_partition.clone(), *topic_id);
+                Some(Opened { topic_partition, topic_id, dir: dir.clone(), log, report, high_watermark })
+            }
+            Err(error) => {
+                tracing::error!(partition = %topic_partition, %error, "cannot open the log; the partition is offline");
+                self.set_offline(topic_partition, true);
+                None
+            }
+        }
+    }
+
+    /// Takes in the logs that were opened, as far as the cluster knows of them; the others are set aside. Blocks.
+    pub(crate) fn attach(&self, image: &MetadataImage, opened: Vec<Opened>) {
+        for opened in opened {
+            let of = &opened.topic_partition;
+            let topic = image.topic(&of.topic).filter(|topic| {
+                opened.topic_id.is_none_or(|id| id == topic.id)
+                    && topic.partition(of.partition).is_some_and(|known| known.assignment.contains(&self.me()))
+            });
+            match topic {
+                Some(topic) => self.host(topic, of.clone(), opened.log, opened.high_watermark),
+                None => {
+                    tracing::warn!(partition = %of, "the cluster does not assign this partition here: setting it aside");
+                    drop(opened.log);
+                    if let Some(data) = &*self.data()
+                        && let Err(error) = data.set_aside_stray(&opened.dir)
+                    {
+                        tracing::error!(partition = %of, %error, "cannot set the directory aside");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what the image asks for: creates and removes partitions, tells the others what is new to them. Returns
+    /// whether something failed that is worth another attempt. Blocks.
+    pub(crate) fn reconcile(self: &Arc<Self>, image: &Arc<MetadataImage>, registration: Registration) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = self.retry_wanted();
+        let news = known.registration != Some(registration);
+        if news {
+            for hosted in self.all() {
+                tell_registration(&hosted, known.registration, registration);
+            }
+        }
+        let live = Arc::new(image.live_brokers());
+        if live != known.live {
+            for hosted in self.all() {
+                hosted.submit(Command::LiveBrokers(Arc::clone(&live)));
+            }
+        }
+        for (name, topic) in &known.image.topics {
+            if image.topics.get(name).is_none_or(|now| now.id != topic.id || !Arc::ptr_eq(now, topic)) {
+                self.remove_unwanted(name, image.topics.get(name));
+            }
+        }
+        known.registration = Some(registration);
+        known.live = live;
+        for (name, topic) in &image.topics {
+            let before = known.image.topics.get(name);
+            let unchanged = before.is_some_and(|before| Arc::ptr_eq(before, topic));
+            if unchanged && !news && !again {
+                continue;
+            }
+            let reconfigured = before.is_none_or(|before| before.config != topic.config);
+            self.bring_up_to_date(topic, &known, reconfigured);
+        }
+        known.image = Arc::clone(image);
+        self.retry_wanted()
+    }
+
+    fn retry_wanted(&self) -> bool {
+        !self.offline.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Creates what a topic lacks here and tells its partitions their states.
+    fn bring_up_to_date(&self, topic: &Arc<TopicImage>, known: &Known, reconfigured: bool) {
+        for (number, partition) in (0..).zip(&topic.partitions) {
+            if !partition.assignment.contains(&self.me()) {
+                continue;
+            }
+            let of = TopicPartition::new(topic.name.clone(), number);
+            let hosted = match self.get(&of) {
+                Some(hosted) => {
+                    if reconfigured {
+                        let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
+                        hosted.configure(self.replica_config(&config, known.registration), self.options(&config));
+                    }
+                    hosted
+                }
+                None => match self.create(topic, &of) {
+                    Some(hosted) => {
+                        tell_registration(&hosted, None, known.registration.unwrap_or(Registration::Unregistered));
+                        hosted.submit(Command::LiveBrokers(Arc::clone(&known.live)));
+                        hosted
+                    }
+                    None => continue,
+                },
+            };
+            // A state that the controller has not written yet has version -1.
+            if partition.state.version >= 0 {
+                let (state, assignment) = (partition.state.clone(), partition.assignment.clone());
+                hosted.submit(Command::State { state, assignment });
+            }
+        }
+    }
+
+    fn create(&self, topic: &Arc<TopicImage>, of: &TopicPartition) -> Option<Arc<Hosted>> {
+        let created = match &*self.data() {
+            Some(data) => self.make_directory(data, topic.id, of),
+            None => return None,
+        };
+        let (dir, hints, high_watermark) = match created {
+            Ok(created) => created,
+            Err(error) => {
+                tracing::error!(partition = %of, %error, "cannot create the partition's directory");
+                self.set_offline(of, true);
+                return None;
+            }
+        };
+        let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
+        let options = self.options(&config);
+        match Log::open_with(Arc::clone(&self.fs), &dir, options, hints) {
+            Ok((log, _)) => {
+                self.host(topic, of.clone(), log, high_watermark);
+                self.get(of)
+            }
+            Err(error) => {
+                tracing::error!(partition = %of, %error, "cannot open the partition's log");
+                self.set_offline(of, true);
+                None
+            }
+        }
+    }
+
+    /// The directory for a partition that is not hosted yet, and what is known of it.
+    fn make_directory(
+        &self,
+        data: &DataDir,
+        topic_id: TopicId,
+        of: &TopicPartition,
+    ) -> Result<(PathBuf, OpenHints, Option<Offset>), PartitionDirError> {
+        if self.offline.read().unwrap_or_else(PoisonError::into_inner).contains(of) {
+            // It was there when the root was opened, but its log could not be opened; or the directory could be made
+            // and the log could not. What belongs to the topic is tried again as it is, anything else is set aside.
+            let dir = data.partition_dir(of);
+            let stored = highwater_storage::metadata_files::read_topic_id(&*self.fs, &dir).ok().flatten();
+            let exists = self.fs.metadata(&dir).is_ok();
+            if exists && stored.is_none_or(|stored| stored == topic_id) {
+                return Ok((dir, data.hints(of), data.high_watermark(of)));
+            }
+            if exists {
+                data.set_aside_stray(&dir)?;
+            }
+        }
+        Ok((data.create_partition(of, topic_id)?, OpenHints::default(), None))
+    }
+
+    fn host(&self, topic: &Arc<TopicImage>, of: TopicPartition, log: Log, high_watermark: Option<Offset>) {
+        let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
+        let options = self.options(&config);
+        let rules = options.rules.clone();
+        let replica = self.replica_config(&config, None);
+        let mut partition = Partition::new(replica.clone(), of.clone(), log, high_watermark);
+        // A log that was found was opened before its topic's settings were known.
+        partition.configure(self.services.clock.now(), replica, options);
+        self.set_offline(&of, false);
+        let hosted = Hosted::new(of.clone(), topic.id, partition, rules, &self.services);
+        let mut all = self.hosted.write().unwrap_or_else(PoisonError::into_inner);
+        all.entry(of.topic).or_default().insert(of.partition, hosted);
+    }
+
+    /// Removes partitions of a topic that is gone, is another one now, or is not assigned here any more.
+    fn remove_unwanted(self: &Arc<Self>, name: &Arc<str>, now: Option<&Arc<TopicImage>>) {
+        let wanted = |hosted: &Hosted| {
+            now.is_some_and(|topic| {
+                topic.id == hosted.topic_id()
+                    && topic
+                        .partition(hosted.topic_partition().partition)
+                        .is_some_and(|partition| partition.assignment.contains(&self.me()))
+            })
+        };
+        let removed: Vec<Arc<Hosted>> = {
+            let mut all = self.hosted.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(partitions) = all.get_mut(name) else { return };
+            let removed: Vec<_> = partitions.values().filter(|hosted| !wanted(hosted)).cloned().collect();
+            for hosted in &removed {
+                partitions.remove(&hosted.topic_partition().partition);
+            }
+            if partitions.is_empty() {
+                all.remove(name);
+            }
+            removed
+        };
+        for hosted in removed {
+            self.delete(&hosted);
+        }
+    }
+
+    fn delete(self: &Arc<Self>, hosted: &Hosted) {
+        let of = hosted.topic_partition();
+        tracing::info!(partition = %of, topic_id = %hosted.topic_id(), "removing the partition");
+        // Dropped without being closed in order: nothing of it is to be kept.
+        drop(hosted.take());
+        let marked = match &*self.data() {
+            Some(data) => data.mark_for_deletion(&data.partition_dir(of)),
+            None => return,
+        };
+        match marked {
+            Ok(dir) => self.remove_files(vec![dir]),
+            Err(error) => tracing::error!(partition = %of, %error, "cannot delete the partition's directory"),
+        }
+    }
+
+    /// Removes directories whose deletion was begun, some time soon.
+    pub(crate) fn remove_files(self: &Arc<Self>, dirs: Vec<PathBuf>) {
+        for dir in dirs {
+            let partitions = Arc::clone(self);
+            self.services.syncs.detached(move || {
+                if let Some(data) = &*partitions.data()
+                    && let Err(error) = data.remove_dir_tree(&dir)
+                {
+                    tracing::warn!(dir = %dir.display(), %error, "a deleted partition's files are still there");
+                }
+            });
+        }
+    }
+
+    /// Writes the cluster's id down in a directory that has none.
+    pub(crate) fn adopt_cluster_id(&self, id: &str) -> Result<(), DataDirError> {
+        self.data().as_mut().map_or(Ok(()), |data| data.adopt_cluster_id(id))
+    }
+
+    /// Asks each partition to look for work: retention, delayed deletes, rolls by time.
+    pub(crate) fn housekeeping(&self) {
+        for hosted in self.all() {
+            hosted.submit(Command::Housekeeping);
+        }
+    }
+
+    /// Writes one of the root's checkpoints. Blocks.
+    pub(crate) fn checkpoint(&self, which: Checkpoint) {
+        let mut offsets = BTreeMap::new();
+        for hosted in self.all() {
+            if let Some(marks) = hosted.marks() {
+                let offset = match which {
+                    Checkpoint::RecoveryPoints => marks.recovery_point,
+                    Checkpoint::LogStarts => marks.log_start,
+                    Checkpoint::HighWatermarks => marks.high_watermark,
+                };
+                offsets.insert(hosted.topic_partition().clone(), offset);
+            }
+        }
+        let Some(data) = &*self.data() else { return };
+        if let Err(error) = write_checkpoint(data, which, &offsets) {
+            tracing::error!(?which, %error, "cannot write a checkpoint");
+        }
+    }
+
+    /// Closes every log in order and the directory with the clean-shutdown marker. Blocks.
+    pub(crate) fn close(&self, epoch: Option<BrokerEpoch>) -> Result<(), ShutdownError> {
+        let all = self.all();
+        let mut marks = BTreeMap::new();
+        for hosted in &all {
+            if let Some(of) = hosted.marks() {
+                marks.insert(hosted.topic_partition().clone(), of);
+            }
+        }
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+        let closed = Mutex::new(BTreeMap::new());
+        let work = || {
+            while let Some(hosted) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let Some(partition) = hosted.take() else { continue };
+                let of = hosted.topic_partition();
+                match partition.close() {
+                    Ok(report) => {
+                        closed.lock().unwrap_or_else(PoisonError::into_inner).insert(of.clone(), report.end);
+                    }
+                    Err(error) => {
+                        tracing::error!(partition = %of, %error, "cannot close the log in order");
+                        let error = ShutdownError::Log { partition: of.clone(), cause: error.to_string() };
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..CLOSE_THREADS.min(all.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let Some(data) = self.data().take() else { return Ok(()) };
+        let recovery_points = closed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let of = |mark: fn(&Marks) -> Offset| marks.iter().map(|(of, marks)| (of.clone(), mark(marks))).collect();
+        write_checkpoint(&data, Checkpoint::HighWatermarks, &of(|marks| marks.high_watermark))?;
+        write_checkpoint(&data, Checkpoint::RecoveryPoints, &recovery_points)?;
+        write_checkpoint(&data, Checkpoint::LogStarts, &of(|marks| marks.log_start))?;
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        data.close_clean(epoch.map_or(-1, |epoch| epoch.0)).map_err(|error| ShutdownError::Directory(error.to_string()))
+    }
+
+    /// Lets go of everything as it is, as the end of the process would. Waits for commands in progress.
+    pub(crate) fn abandon(&self) {
+        for hosted in self.all() {
+            drop(hosted.take());
+        }
+        self.hosted.write().unwrap_or_else(PoisonError::into_inner).clear();
+        drop(self.data().take());
+    }
+
+    fn options(&self, topic: &TopicConfig) -> LogOptions {
+        topic_options::log_options(&self.services.config, topic, &self.shared_options)
+    }
+
+    fn replica_config(&self, topic: &TopicConfig, registration: Option<Registration>) -> ReplicaConfig {
+        let epoch = match registration {
+            Some(Registration::Registered(epoch)) => epoch,
+            _ => BrokerEpoch(-1),
+        };
+        topic_options::replica_config(&self.services.config, topic, epoch)
+    }
+
+    fn set_offline(&self, of: &TopicPartition, is: bool) {
+        let mut offline = self.offline.write().unwrap_or_else(PoisonError::into_inner);
+        if is {
+            offline.insert(of.clone());
+        } else {
+            offline.remove(of);
+        }
+    }
+
+    fn me(&self) -> BrokerId {
+        self.services.config.broker_id
+    }
+
+    fn data(&self) -> MutexGuard<'_, Option<DataDir>> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells a partition whether this broker is registered. A new life means that the one before has ended, even if nobody
+/// saw it end.
+fn tell_registration(hosted: &Hosted, before: Option<Registration>, now: Registration) {
+    match now {
+        Registration::Registered(epoch) => {
+            if matches!(before, Some(Registration::Registered(_))) {
+                hosted.submit(Command::SessionLost);
+            }
+            hosted.submit(Command::Registered(epoch));
+        }
+        Registration::Unregistered => {
+            hosted.submit(Command::SessionLost);
+        }
+    }
+}
+
+/// The root's checkpoints, which Kafka reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Checkpoint {
+    RecoveryPoints,
+    LogStarts,
+    HighWatermarks,
+}
+
+fn write_checkpoint(
+    data: &DataDir,
+    which: Checkpoint,
+    offsets: &BTreeMap<TopicPartition, Offset>,
+) -> Result<(), ShutdownError> {
+    let written = match which {
+        Checkpoint::RecoveryPoints => data.write_recovery_points(offsets),
+        Checkpoint::LogStarts => data.write_log_starts(offsets),
+        Checkpoint::HighWatermarks => data.write_high_watermarks(offsets),
+    };
+    written.map_err(|error| ShutdownError::Directory(error.to_string()))
+}
+
+/// Why a stop was not clean. The next start recovers.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// A log could not be flushed or closed.
+    #[error("cannot close the log of {partition} in order: {cause}; the next start recovers it")]
+    Log {
+        /// The partition.
+        partition: TopicPartition,
+        /// What happened.
+        cause: String,
+    },
+    /// The system did not let it finish.
+    #[error("the stop was interrupted; the next start recovers the logs")]
+    Interrupted,
+    /// A checkpoint or the marker could not be written.
+    #[error("cannot write to the data directory: {0}; the next start recovers its logs")]
+    Directory(String),
+}

@@ -1,0 +1,88 @@
+//! What the hosted partitions of one broker use in common.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::cluster::ClusterHandle;
+use crate::config::BrokerConfig;
+use crate::deadlines::Deadlines;
+use crate::fetcher::Fetchers;
+use crate::readers::Readers;
+use crate::sync::Syncs;
+use crate::threads::Threads;
+
+/// Threads, timers, the way to other brokers and to the store.
+#[derive(Debug)]
+pub(crate) struct Services {
+    pub(crate) config: Arc<BrokerConfig>,
+    pub(crate) clock: Clock,
+    /// Commands of clients that may wait at one partition.
+    pub(crate) commands_max: usize,
+    pub(crate) owners: Arc<Threads>,
+    pub(crate) syncs: Syncs,
+    pub(crate) readers: Readers,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) fetchers: Fetchers,
+    /// A cut lowered what the root's checkpoints say: they are to be written soon, for Kafka reads only them.
+    pub(crate) checkpoints_wanted: Notify,
+    cluster: OnceLock<ClusterHandle>,
+    runtime: Handle,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Services {
+    /// Nothing is running yet. To be called on a tokio runtime, which carries the tasks.
+    pub(crate) fn new(config: BrokerConfig) -> Arc<Self> {
+        let clock = Clock::start();
+        Arc::new(Self {
+            clock,
+            commands_max: config.queued_requests_max,
+            owners: Arc::new(Threads::new("hw-owner", config.io_threads)),
+            syncs: Syncs::new(),
+            readers: Readers::new(config.background_threads),
+            deadlines: Deadlines::new(clock),
+            fetchers: Fetchers::new(BTreeSet::new()),
+            checkpoints_wanted: Notify::new(),
+            cluster: OnceLock::new(),
+            runtime: Handle::current(),
+            tasks: Mutex::new(JoinSet::new()),
+            config: Arc::new(config),
+        })
+    }
+
+    /// The cluster, once this broker has joined it.
+    pub(crate) fn cluster(&self) -> Option<&ClusterHandle> {
+        self.cluster.get()
+    }
+
+    /// This broker has joined the cluster.
+    pub(crate) fn joined(&self, cluster: ClusterHandle) {
+        // Joined once in its life; a second handle would be of the same cluster.
+        let _ = self.cluster.set(cluster);
+    }
+
+    /// Runs a task that ends with the broker. From any thread.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that ended are let go here, so that the set stays as small as what runs.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Ends all tasks, at their next `await`, and waits until they have.
+    pub(crate) async fn end_tasks(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.shutdown().await;
+    }
+
+    /// Ends all tasks without waiting.
+    pub(crate) fn abort_tasks(&self) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+    }
+}

@@ -1,0 +1,68 @@
+//! From a topic's configuration to the options of its logs and replicas.
+
+use std::collections::BTreeMap;
+
+use highwater_replication::{BrokerEpoch, ReplicaConfig};
+use highwater_storage::{FlushPolicy, LogOptions, ProduceRules, TimestampType};
+
+use crate::config::{BrokerConfig, TimestampSource, TopicConfig};
+
+/// A topic's configuration: the broker's defaults with the topic's own on top. Overrides that this broker cannot read,
+/// which another one accepted, are reported and left out.
+pub(crate) fn of_topic(broker: &BrokerConfig, topic: &str, overrides: &BTreeMap<String, String>) -> TopicConfig {
+    match TopicConfig::resolve(&broker.topic, overrides) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::warn!(topic, %error, "using the broker's defaults for this topic");
+            broker.topic.clone()
+        }
+    }
+}
+
+/// What its logs are told. The log never syncs by itself here: the replica asks for syncs, which run on their own
+/// threads.
+pub(crate) fn log_options(broker: &BrokerConfig, topic: &TopicConfig, shared: &LogOptions) -> LogOptions {
+    LogOptions {
+        segment_bytes: topic.segment_bytes,
+        segment_ms: topic.segment_ms,
+        segment_jitter_ms: topic.segment_jitter_ms,
+        index_interval_bytes: topic.index_interval_bytes,
+        index_bytes_max: topic.segment_index_bytes,
+        retention: topic.cleanup_policy.delete,
+        retention_ms: topic.retention_ms,
+        retention_bytes: topic.retention_bytes,
+        flush: FlushPolicy::None,
+        file_delete_delay_ms: topic.file_delete_delay_ms,
+        rules: produce_rules(topic),
+        producer_id_expiration_ms: broker.producer_id_expiration_ms,
+        max_producer_ids: broker.producer_ids_max,
+        ..shared.clone()
+    }
+}
+
+/// What its replicas are told.
+pub(crate) fn replica_config(broker: &BrokerConfig, topic: &TopicConfig, epoch: BrokerEpoch) -> ReplicaConfig {
+    let background_flush_ms = i64::try_from(broker.background_flush_ms).unwrap_or(i64::MAX);
+    let mut config = ReplicaConfig::new(broker.broker_id, epoch);
+    config.lag_time_max_ms = broker.replica_lag_time_max_ms;
+    config.min_insync_replicas = usize::try_from(topic.min_insync_replicas).unwrap_or(1).max(1);
+    config.flush_messages = topic.flush_messages;
+    config.flush_ms = topic.flush_ms.min(background_flush_ms);
+    config.fetch_backoff_ms = i64::try_from(broker.replica_fetch_backoff_ms).unwrap_or(i64::MAX);
+    config
+}
+
+fn produce_rules(topic: &TopicConfig) -> ProduceRules {
+    let timestamp_type = match topic.timestamp_source {
+        TimestampSource::CreateTime => TimestampType::CreateTime,
+        TimestampSource::LogAppendTime => TimestampType::LogAppendTime,
+    };
+    ProduceRules {
+        max_message_bytes: usize::try_from(topic.max_message_bytes).unwrap_or(usize::MAX),
+        timestamp_type,
+        timestamp_before_max_ms: topic.timestamp_before_max_ms,
+        timestamp_after_max_ms: topic.timestamp_after_max_ms,
+        requires_keys: topic.cleanup_policy.compact,
+        ..ProduceRules::default()
+    }
+}
