@@ -62,7 +62,7 @@ struct Member {
     running: Option<Broker>,
     address: SocketAddr,
     /// What its logs lost in earlier lives.
-    cuts_before: Vec<(TopicPartition, Cut)>,
+    cuts_before: Vec<Cut>,
 }
 
 impl Cluster {
@@ -97,10 +97,9 @@ impl Cluster {
         self.members.keys().copied().collect()
     }
 
-    /// Where to connect: all addresses, with commas between them, also of brokers that are down.
-    pub fn bootstrap(&self) -> String {
-        let addresses: Vec<String> = self.members.values().map(|member| member.address.to_string()).collect();
-        addresses.join(",")
+    /// Where to connect: the addresses of all brokers, also of those that are down.
+    pub fn bootstrap(&self) -> Vec<String> {
+        self.members.values().map(|member| member.address.to_string()).collect()
     }
 
     /// Where a broker listens, or did when it was killed: it comes back there.
@@ -133,7 +132,7 @@ impl Cluster {
         let Some(member) = self.members.get_mut(&id) else { return false };
         let Some(broker) = member.running.take() else { return false };
         for of in broker.partitions() {
-            member.cuts_before.extend(broker.cuts(&of).into_iter().map(|cut| (of.clone(), cut)));
+            member.cuts_before.extend(broker.cuts(&of));
         }
         broker.kill().await;
         true
@@ -170,13 +169,14 @@ impl Cluster {
         self.members.iter().map(|(&id, member)| (id, status(member))).collect()
     }
 
-    /// What was cut from a broker's logs and why, since the cluster started, also before its restarts.
-    pub fn cuts(&self, id: BrokerId) -> Vec<(TopicPartition, Cut)> {
+    /// What was cut from a broker's logs and why, since the cluster started, also before its restarts; each log's cuts
+    /// in the order of time.
+    pub fn cuts(&self, id: BrokerId) -> Vec<Cut> {
         let Some(member) = self.members.get(&id) else { return Vec::new() };
         let mut cuts = member.cuts_before.clone();
         if let Some(broker) = &member.running {
             for of in broker.partitions() {
-                cuts.extend(broker.cuts(&of).into_iter().map(|cut| (of.clone(), cut)));
+                cuts.extend(broker.cuts(&of));
             }
         }
         cuts
