@@ -10,8 +10,8 @@ use highwater_replication::{
     PartitionState, ProduceError, ProduceRefused, Produced, ReplicaConfig, Status, Versioned, WaitToken,
 };
 use highwater_storage::{
-    CheckedBatch, FlushDone, FlushJob, LogOptions, LogReader, Offset, ProduceRules, ReadError, ReadLimit, TimestampMs,
-    TopicId, TopicPartition,
+    CheckedBatch, FlushDone, FlushError, FlushJob, LogOptions, LogReader, Offset, ProduceRules, ReadError, ReadLimit,
+    TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
 };
 
 use crate::deadlines::{Entry, Wake};
@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Fetched(LeaderReply),
     /// A sync ended.
     Flushed(Box<FlushDone>),
+    /// A piece of housekeeping was done.
+    Worked(Box<WorkDone>),
     /// The store decided about a proposal.
     IsrDecided { proposal: u64, decision: IsrDecision },
     /// The store's state.
@@ -117,8 +119,9 @@ pub(crate) enum Deed {
     Propose { proposal: u64, expected_version: i64, state: PartitionState },
     Fetch(FetchPlan),
     StopFetching,
-    KeepHouse,
     Flush(FlushJob),
+    Work(WorkJob),
+    WorkFailed(FlushError),
     Arm(TimestampMs),
     Cut(Cut),
     Fenced(FenceReason, highwater_storage::LeaderEpoch),
@@ -340,12 +343,12 @@ impl Owned for Core {
                 self.armed = None;
                 partition.tick(now);
             }
-            Command::Housekeeping => {
-                // One step at a time: whoever waits behind a long retention gets a turn between two.
-                if partition.housekeeping(now) {
-                    deeds.push(Deed::KeepHouse);
-                }
-            }
+            Command::Housekeeping => deeds.extend(partition.begin_work(now).map(Deed::Work)),
+            Command::Worked(done) => match partition.finish_work(now, *done) {
+                Ok(()) => deeds.extend(partition.begin_work(now).map(Deed::Work)),
+                // Not again at once: most likely the disk is full, and the timer comes by.
+                Err(error) => deeds.push(Deed::WorkFailed(error)),
+            },
             Command::Ask(ask) => ask(partition, now),
         }
         self.settle(now, deeds);
@@ -354,7 +357,8 @@ impl Owned for Core {
     fn is_heavy(command: &Command) -> bool {
         // A truncation rewrites and syncs; a change of role may cause one, and so may a leader's answer.
         match command {
-            Command::State { .. } | Command::Configure(_) | Command::Housekeeping => true,
+            // Housekeeping moves the log start, which syncs a sector.
+            Command::State { .. } | Command::Configure(_) | Command::Housekeeping | Command::Worked(_) => true,
             Command::Fetched(reply) => reply.result.as_ref().is_ok_and(|came| came.diverging.is_some()),
             _ => false,
         }
@@ -431,10 +435,9 @@ impl Outlet<Deed> for PartitionOutlet {
             Deed::Fetch(plan) => self.services.fetchers.want(&self.services, &self.hosted, &self.topic_partition, plan),
             Deed::StopFetching => self.services.fetchers.stop(&self.topic_partition),
             Deed::Flush(job) => self.services.syncs.sync(self.hosted.clone(), job),
-            Deed::KeepHouse => {
-                if let Some(hosted) = self.hosted.upgrade() {
-                    hosted.submit(Command::Housekeeping);
-                }
+            Deed::Work(job) => self.services.syncs.work(self.hosted.clone(), job),
+            Deed::WorkFailed(error) => {
+                tracing::warn!(partition = %self.topic_partition, %error, "housekeeping failed and is tried again");
             }
             Deed::Arm(deadline) => self.arm(deadline),
             Deed::Cut(cut) => {

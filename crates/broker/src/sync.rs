@@ -5,7 +5,7 @@
 
 use std::sync::Weak;
 
-use highwater_storage::FlushJob;
+use highwater_storage::{FlushJob, WorkJob};
 use tokio::sync::oneshot;
 
 use crate::hosted::{Command, Hosted};
@@ -38,6 +38,17 @@ impl Syncs {
         };
         // Refused only when the broker stops, which closes each log itself.
         drop(self.syncs.run(Box::new(run)));
+    }
+
+    /// Does a piece of housekeeping, and tells the partition.
+    pub(crate) fn work(&self, hosted: Weak<Hosted>, job: WorkJob) {
+        let run = move || {
+            let done = job.run();
+            if let Some(hosted) = hosted.upgrade() {
+                hosted.submit(Command::Worked(Box::new(done)));
+            }
+        };
+        drop(self.work.run(Box::new(run)));
     }
 
     /// Runs something of the broker's own that may wait for the disk. `None` if the broker stops before it was done.
