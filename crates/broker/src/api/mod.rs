@@ -279,4 +279,6 @@ impl Reply {
 }
 
 #[cfg(test)]
+mod socket_tests;
+#[cfg(test)]
 mod tests;
