@@ -17,7 +17,6 @@ use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
 use crate::error::{Damage, DamageKind, OpenError, ReadError};
-use crate::flush::Sealed;
 use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{FileExt, IoContext, IoError};
@@ -146,8 +145,6 @@ struct Opening {
     start: Offset,
     end: Offset,
     recovery_point: Offset,
-    /// From which segment on batches may be unsynced.
-    unsynced_from: Option<Offset>,
     active: Option<Active>,
 }
 
@@ -183,7 +180,6 @@ impl Opening {
             start: Offset::ZERO,
             end: Offset::ZERO,
             recovery_point: Offset::ZERO,
-            unsynced_from: None,
             active: None,
         })
     }
@@ -243,7 +239,6 @@ impl Opening {
         self.place.sync_dir()?;
         self.active = Some(Active::new(segment.clone(), &self.options));
         self.segments = vec![segment];
-        self.unsynced_from = None;
         (self.start, self.end, self.recovery_point) = (base, base, base);
         self.producers.clear();
         self.report.created = true;
@@ -334,7 +329,6 @@ impl Opening {
     fn scan(&mut self, contiguous: bool) -> Result<(), OpenError> {
         let floor = self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
         let Some(base) = self.segments.get(floor).map(|segment| segment.base()) else { return Ok(()) };
-        self.unsynced_from = Some(base);
         self.report.recovery_point = self.recovery_point;
         self.load_producers_at(base, floor)?;
         // What the file says from here on may be another history's: the batches tell.
@@ -362,14 +356,11 @@ impl Opening {
             at += 1;
         }
         self.end = expected;
-        // The data files first, then what follows from them.
+        self.sync_scanned(floor)?;
         self.write_scanned_indexes(floor)?;
         if let Some(last) = self.segments.last() {
             let Indexes::Memory(indexes) = last.indexes().map_err(unread)? else { unreachable!("set by the scan") };
-            let mut active = resume(last, indexes, last.len(), &self.options).map_err(unread)?;
-            // Not known to be synced: the next flush has to.
-            active.file = Some(last.file()?);
-            self.active = Some(active);
+            self.active = Some(resume(last, indexes, last.len(), &self.options).map_err(unread)?);
         }
         self.recovery_point = self.recovery_point.min(self.end);
         Ok(())
@@ -442,16 +433,22 @@ impl Opening {
         let removed = self.segments.split_off(from.min(self.segments.len()));
         let bytes = last.len() - position + removed.iter().map(|segment| segment.len()).sum::<u64>();
         remove_segments(&self.place, &removed)?;
-        // Durable before anything is appended: else a crash could put batches of this tail behind new ones.
-        self.place.sync_dir()?;
         if position < last.len() {
-            let (file, path) = (last.file()?, last.path());
-            file.set_len(position).context("cut", &path)?;
-            file.sync_data().context("sync", &path)?;
+            last.file()?.set_len(position).context("cut", &last.path())?;
             last.publish(position, last.largest_timestamp().map_err(unread)?);
         }
         let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
         self.report.cut = Some(Cut { file: last.path(), at: position, bytes, segments, end, reason });
+        Ok(())
+    }
+
+    /// Makes durable what the scan found, and what it and the process before it cut off or removed. What is read now may
+    /// be in memory only: a power cut after the next append could bring an old tail back behind it.
+    fn sync_scanned(&self, floor: usize) -> Result<(), OpenError> {
+        for segment in self.segments.iter().skip(floor) {
+            segment.file()?.sync_data().context("sync", &segment.path())?;
+        }
+        self.place.sync_dir()?;
         Ok(())
     }
 
@@ -541,42 +538,30 @@ impl Opening {
         self.report.snapshots_removed += u32::try_from(past_end).unwrap_or(u32::MAX);
 
         // Before the first append: a recovery point, or a clean flag, above what is left of the log would make the next
-        // recovery trust what is appended from now on unread.
-        let lowered = LogState {
-            clean: false,
-            log_start: self.start,
-            recovery_point: self.recovery_point,
-            end: self.end,
-            topic_id,
-        };
-        let trusts_too_much =
-            |known: LogState| known.recovery_point > self.recovery_point || (known.clean && known.end != self.end);
-        if state.last().is_some_and(trusts_too_much) {
-            state.record(&*self.place.fs, lowered)?;
+        // recovery trust what is appended from now on unread. And before anybody is told the start: what the state file
+        // says may itself be in memory only.
+        if !self.report.clean && state.last().is_some() {
+            state.forget_durability();
+            let (log_start, recovery_point, end) = (self.start, self.recovery_point, self.end);
+            let found = LogState { clean: false, log_start, recovery_point, end, topic_id };
+            state.record(&*self.place.fs, found)?;
         }
 
         self.report.start = self.start;
         self.report.end = self.end;
         self.report.segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
         let segments = Segments::new(self.segments);
-        let mut sealed = Vec::new();
-        if let Some(from) = self.unsynced_from {
-            let before_last = segments.with_ends(self.end).filter(|(segment, _)| segment.base() >= from);
-            for (segment, end) in before_last.filter(|(segment, _)| segment.base() < active.segment.base()) {
-                let (segment, file) = (segment.clone(), Some(segment.file()?));
-                sealed.push(Sealed { segment, file, end, indexes: None, snapshot: None });
-            }
-        }
         let shared = Shared::new(segments, epochs.entries(), self.start, self.end);
-        shared.set_flushed(self.recovery_point.max(self.start.min(self.end)).min(self.end));
+        // Either the last stop was clean, or the scan synced it.
+        shared.set_flushed(self.end);
         let log = Log {
             place: self.place,
             options: self.options,
             shared: Arc::new(shared),
             state,
             active,
-            directory_changes: u64::from(self.unsynced_from.is_some()),
-            sealed,
+            directory_changes: 0,
+            sealed: Vec::new(),
             epochs,
             producers: self.producers,
             recovery_point: self.recovery_point,

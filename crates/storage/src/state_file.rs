@@ -63,13 +63,22 @@ pub(crate) struct StateFile {
     next_fact: usize,
     next_mark: usize,
     last: Option<LogState>,
+    /// What was read may have been written by a process that died before its sync.
+    is_durable: bool,
 }
 
 impl StateFile {
     /// Reads the file of the log in `dir`. A missing or wholly damaged file says nothing, and is no error.
     pub(crate) fn load(fs: &dyn Fs, dir: &Path) -> Result<Self, IoError> {
-        let mut state =
-            Self { path: dir.join(STATE_FILE), exists: false, sequence: 0, next_fact: 0, next_mark: 0, last: None };
+        let mut state = Self {
+            path: dir.join(STATE_FILE),
+            exists: false,
+            sequence: 0,
+            next_fact: 0,
+            next_mark: 0,
+            last: None,
+            is_durable: true,
+        };
         let file = match fs.open(&state.path, OpenMode::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(state),
@@ -103,9 +112,14 @@ impl StateFile {
         self.last = None;
     }
 
+    /// What was read is to be written again by the next [`StateFile::record`], even if it stays the same.
+    pub(crate) fn forget_durability(&mut self) {
+        self.is_durable = false;
+    }
+
     /// Writes `content` durably, unless the file says so already.
     pub(crate) fn record(&mut self, fs: &dyn Fs, content: LogState) -> Result<(), IoError> {
-        if self.last == Some(content) {
+        if self.last == Some(content) && self.is_durable {
             return Ok(());
         }
         let slot = encode(self.sequence + 1, &content);
@@ -122,6 +136,7 @@ impl StateFile {
         }
         self.sequence += 1;
         self.last = Some(content);
+        self.is_durable = true;
         Ok(())
     }
 
