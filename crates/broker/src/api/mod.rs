@@ -39,14 +39,8 @@ pub(crate) use crate::net::Close;
 pub(crate) struct RequestContext {
     /// The broker that was asked.
     pub(crate) broker: Arc<BrokerShared>,
-    /// Who asks.
-    pub(crate) connection: Arc<ConnectionInfo>,
-    /// The API.
-    pub(crate) api: ApiKey,
     /// The version of request and response, one this broker offers.
     pub(crate) version: i16,
-    /// The client's name for itself.
-    pub(crate) client_id: Option<StrBytes>,
 }
 
 /// The versions of one API that this broker speaks.
@@ -130,7 +124,9 @@ async fn answer(
         Incoming::Answered(response) => return Ok(Some(response)),
     };
     let Asked { api, version, correlation, client_id, body } = asked;
-    let context = RequestContext { broker, connection, api, version, client_id };
+    let client = client_id.as_deref().unwrap_or_default();
+    tracing::trace!(connection = connection.id, peer = %connection.peer, client, ?api, version, correlation, "request");
+    let context = RequestContext { broker, version };
     let reply = Reply { api, version, correlation };
     // Decodes by the type that the handler takes.
     macro_rules! decoded {

@@ -69,7 +69,9 @@ pub(crate) async fn handle(
                 }
             }
         }
-        let answer = TopicProduceResponse::default().with_name(topic.name).with_topic_id(topic.topic_id);
+        // The name is copied: while followers are waited for, a slice of the frame would keep the records in memory.
+        let name = kafka_protocol::messages::TopicName(StrBytes::from_string(topic.name.to_string()));
+        let answer = TopicProduceResponse::default().with_name(name).with_topic_id(topic.topic_id);
         response.responses.push(answer.with_partition_responses(answers));
     }
 

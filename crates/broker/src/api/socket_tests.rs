@@ -136,6 +136,18 @@ async fn a_client_finds_its_way() {
     broker.shutdown().await.unwrap();
 }
 
+/// Reads up to the answer to an ApiVersions request of version 0. False if there is none: the connection was closed, or a
+/// fetch before it was told to wait for long.
+async fn answers_api_versions(stream: &mut TcpStream) -> bool {
+    loop {
+        match timeout(Duration::from_millis(500), response(stream)).await {
+            Ok(Some(body)) if body[..4] == 1000i32.to_be_bytes() && body.len() > 60 => return true,
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return false,
+        }
+    }
+}
+
 /// Each mutation on a connection of its own kind: what is malformed closes it, nobody else notices.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutated_frames_close_their_connection_at_most() {
@@ -162,19 +174,7 @@ async fn mutated_frames_close_their_connection_at_most() {
         // An ApiVersions request behind it: an answer to it proves that the connection lives and is in step.
         let mut sent = stream.write_all(&frame).await.is_ok();
         sent &= stream.write_all(&framed(ApiKey::ApiVersions, 0, b"")).await.is_ok();
-        let mut alive = false;
-        while sent {
-            match timeout(Duration::from_millis(500), response(&mut stream)).await {
-                Ok(Some(body)) if body[..4] == 1000i32.to_be_bytes() && body.len() > 60 => {
-                    alive = true;
-                    break;
-                }
-                Ok(Some(_)) => {}
-                // Closed, or a fetch that was told to wait long.
-                Ok(None) | Err(_) => break,
-            }
-        }
-        if !alive {
+        if !(sent && answers_api_versions(&mut stream).await) {
             closed += 1;
             stream = TcpStream::connect(broker.local_addr()).await.unwrap();
         }

@@ -39,8 +39,6 @@ pub(crate) struct ConnectionInfo {
     pub(crate) id: u64,
     /// The client's address.
     pub(crate) peer: SocketAddr,
-    /// The address it connected to.
-    pub(crate) local: SocketAddr,
 }
 
 /// A whole response frame, length prefix included, as pieces that are written one after the other without being joined:

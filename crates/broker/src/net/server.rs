@@ -96,7 +96,7 @@ impl Listener {
             limits: Arc::new(limits),
         };
         let task = tokio::spawn(acceptor.run(self.listener, stopping));
-        Server { local: self.local, stop, task }
+        Server { stop, task }
     }
 }
 
@@ -111,7 +111,6 @@ fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
 /// A server that runs. Dropping it stops it at once, without waiting.
 #[derive(Debug)]
 pub(crate) struct Server {
-    local: SocketAddr,
     stop: watch::Sender<Stop>,
     task: JoinHandle<()>,
 }
@@ -125,11 +124,6 @@ enum Stop {
 }
 
 impl Server {
-    /// Where it listens.
-    pub(crate) fn local_addr(&self) -> SocketAddr {
-        self.local
-    }
-
     /// Stops accepting and reading, lets the requests in flight be answered for at most `within`, then closes what is
     /// left.
     pub(crate) async fn stop(mut self, within: Duration) {
@@ -223,9 +217,11 @@ impl<S: Service> Acceptor<S> {
                 .say(|skipped| tracing::warn!(%peer, skipped, "closed: too many connections of this address"));
             return;
         };
-        // Answers are written whole: waiting to join them only delays them. Both calls fail only on a dead socket.
-        let (Ok(()), Ok(local)) = (stream.set_nodelay(true), stream.local_addr()) else { return };
-        let info = Arc::new(ConnectionInfo { id, peer, local });
+        // Answers are written whole: waiting to join them only delays them. Fails only on a dead socket.
+        if stream.set_nodelay(true).is_err() {
+            return;
+        }
+        let info = Arc::new(ConnectionInfo { id, peer });
         let (service, memory, limits) = (self.service.clone(), self.memory.clone(), self.limits.clone());
         let complaints = self.complaints.clone();
         connections.spawn(async move {

@@ -51,10 +51,10 @@ fn limits() -> ServerLimits {
     }
 }
 
-async fn start(limits: ServerLimits) -> (Server, Arc<Echo>) {
-    let address = ListenAddress { host: "127.0.0.1".to_owned(), port: 0 };
-    let service = Arc::new(Echo::default());
-    (Listener::bind(&address, 16).await.unwrap().serve(service.clone(), limits), service)
+async fn start(limits: ServerLimits) -> (Server, SocketAddr, Arc<Echo>) {
+    let listener = Listener::bind(&ListenAddress { host: "127.0.0.1".to_owned(), port: 0 }, 16).await.unwrap();
+    let (address, service) = (listener.local_addr(), Arc::new(Echo::default()));
+    (listener.serve(service.clone(), limits), address, service)
 }
 
 fn frame(text: &str) -> Vec<u8> {
@@ -88,8 +88,8 @@ async fn eventually(condition: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn answers_come_in_the_order_of_requests() {
-    let (server, _) = start(limits()).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, _) = start(limits()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     let mut sent = Vec::new();
     for at in 0..50 {
         let kind = ["s", "e", "E"][at % 3];
@@ -101,7 +101,7 @@ async fn answers_come_in_the_order_of_requests() {
     for text in &sent {
         assert_eq!(answer(&mut stream).await, *text);
     }
-    let mut slow = TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut slow = TcpStream::connect(address).await.unwrap();
     slow.set_nodelay(true).unwrap();
     for byte in frame("e bytewise") {
         slow.write_all(&[byte]).await.unwrap();
@@ -112,8 +112,8 @@ async fn answers_come_in_the_order_of_requests() {
 
 #[tokio::test]
 async fn eager_calls_start_in_order_while_earlier_ones_wait() {
-    let (server, service) = start(limits()).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, service) = start(limits()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     for text in ["W1......", "E2......", "e3......", "E4......"] {
         stream.write_all(&frame(text)).await.unwrap();
     }
@@ -130,8 +130,8 @@ async fn eager_calls_start_in_order_while_earlier_ones_wait() {
 
 #[tokio::test]
 async fn requests_in_flight_are_bounded() {
-    let (server, service) = start(limits()).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, service) = start(limits()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     for _ in 0..30 {
         stream.write_all(&frame("W.......")).await.unwrap();
     }
@@ -148,8 +148,8 @@ async fn requests_in_flight_are_bounded() {
 
 #[tokio::test]
 async fn large_answers_arrive_whole() {
-    let (server, _) = start(limits()).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, _) = start(limits()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     let large = format!("e{}", "x".repeat(20 << 20));
     let (mut reader, mut writer) = stream.split();
     let sending = async { writer.write_all(&frame(&large)).await.unwrap() };
@@ -164,18 +164,18 @@ async fn large_answers_arrive_whole() {
 
 #[tokio::test]
 async fn what_is_no_frame_closes_after_the_answers_before_it() {
-    let (server, _) = start(limits()).await;
+    let (server, address, _) = start(limits()).await;
     for garbage in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0, 0xf4], &[0xff; 8], &[0; 4], &[0x7f, 0xff, 0xff, 0xff]]
     {
-        let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(&frame("s first.")).await.unwrap();
         stream.write_all(garbage).await.unwrap();
         assert_eq!(answer(&mut stream).await, "s first.");
         assert!(is_closed(&mut stream).await);
     }
     // A call that closes does so in its place, and one without an answer leaves no gap.
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
     for text in ["e first.", "n nothing", "e second", "c close.", "e never."] {
         stream.write_all(&frame(text)).await.unwrap();
     }
@@ -183,7 +183,7 @@ async fn what_is_no_frame_closes_after_the_answers_before_it() {
     assert_eq!(answer(&mut stream).await, "e second");
     assert!(is_closed(&mut stream).await);
     // Nobody else was harmed.
-    let mut other = TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut other = TcpStream::connect(address).await.unwrap();
     other.write_all(&frame("e works.")).await.unwrap();
     assert_eq!(answer(&mut other).await, "e works.");
     server.stop(PATIENCE).await;
@@ -193,11 +193,11 @@ async fn what_is_no_frame_closes_after_the_answers_before_it() {
 async fn idle_connections_are_closed_and_waiting_ones_are_not() {
     let mut limits = limits();
     limits.connection.idle_max = Duration::from_millis(100);
-    let (server, service) = start(limits).await;
-    let mut idle = TcpStream::connect(server.local_addr()).await.unwrap();
-    let mut stalled = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, service) = start(limits).await;
+    let mut idle = TcpStream::connect(address).await.unwrap();
+    let mut stalled = TcpStream::connect(address).await.unwrap();
     stalled.write_all(&[0, 0, 0, 100, 1]).await.unwrap();
-    let mut waiting = TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut waiting = TcpStream::connect(address).await.unwrap();
     waiting.write_all(&frame("w longer")).await.unwrap();
     assert!(is_closed(&mut idle).await);
     assert!(is_closed(&mut stalled).await);
@@ -210,14 +210,14 @@ async fn idle_connections_are_closed_and_waiting_ones_are_not() {
 
 #[tokio::test]
 async fn a_client_that_sends_no_more_gets_its_answers_for_a_while() {
-    let (server, service) = start(limits()).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, service) = start(limits()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&frame("s answer")).await.unwrap();
     stream.shutdown().await.unwrap();
     assert_eq!(answer(&mut stream).await, "s answer");
     assert!(is_closed(&mut stream).await);
     // What takes longer is dropped: its client is gone.
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&frame("w for ever")).await.unwrap();
     stream.shutdown().await.unwrap();
     assert!(is_closed(&mut stream).await);
@@ -229,8 +229,8 @@ async fn a_client_that_sends_no_more_gets_its_answers_for_a_while() {
 async fn a_client_that_takes_no_answer_is_given_up() {
     let mut limits = limits();
     limits.connection.idle_max = Duration::from_millis(100);
-    let (server, _) = start(limits).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, _) = start(limits).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     let large = frame(&format!("e{}", "x".repeat(20 << 20)));
     // It is sent, the echo of it does not fit into the sockets' buffers, and nobody reads.
     stream.write_all(&large).await.unwrap();
@@ -248,15 +248,15 @@ async fn a_client_that_takes_no_answer_is_given_up() {
 async fn connections_are_limited() {
     let mut all = limits();
     all.connections_max = 2;
-    let (server, _) = start(all).await;
-    let mut first = TcpStream::connect(server.local_addr()).await.unwrap();
-    let mut second = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, _) = start(all).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    let mut second = TcpStream::connect(address).await.unwrap();
     for stream in [&mut first, &mut second] {
         stream.write_all(&frame("e in....")).await.unwrap();
         answer(stream).await;
     }
     // The third waits in the backlog until one leaves.
-    let mut third = TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut third = TcpStream::connect(address).await.unwrap();
     third.write_all(&frame("e third.")).await.unwrap();
     assert!(timeout(Duration::from_millis(50), third.read(&mut [0; 1])).await.is_err());
     drop(first);
@@ -265,19 +265,18 @@ async fn connections_are_limited() {
 
     let mut per_ip = limits();
     per_ip.connections_per_ip_max = 1;
-    let (server, _) = start(per_ip).await;
-    let mut first = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, _) = start(per_ip).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
     first.write_all(&frame("e in....")).await.unwrap();
     answer(&mut first).await;
-    let mut second = TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut second = TcpStream::connect(address).await.unwrap();
     assert!(is_closed(&mut second).await);
     server.stop(PATIENCE).await;
 }
 
 #[tokio::test]
 async fn stopping_answers_what_was_taken_and_aborting_does_not() {
-    let (server, service) = start(limits()).await;
-    let address = server.local_addr();
+    let (server, address, service) = start(limits()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&frame("w taken.")).await.unwrap();
     eventually(|| service.waiting.load(Ordering::SeqCst) == 1).await;
@@ -289,15 +288,15 @@ async fn stopping_answers_what_was_taken_and_aborting_does_not() {
     timeout(PATIENCE, stopping).await.expect("it to stop").unwrap();
 
     // What does not end in time is cut off.
-    let (server, service) = start(limits()).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, service) = start(limits()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&frame("w for ever")).await.unwrap();
     eventually(|| service.waiting.load(Ordering::SeqCst) == 1).await;
     timeout(PATIENCE, server.stop(Duration::from_millis(20))).await.expect("it to stop");
     assert!(is_closed(&mut stream).await);
 
-    let (server, service) = start(limits()).await;
-    let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let (server, address, service) = start(limits()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&frame("w for ever")).await.unwrap();
     eventually(|| service.waiting.load(Ordering::SeqCst) == 1).await;
     timeout(PATIENCE, server.abort()).await.expect("it to stop");
