@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use highwater_replication::{BrokerId, EpochEnd, FetchFailure, FetchPlan};
 use highwater_storage::{LeaderEpoch, Offset, TopicId, TopicPartition};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ReplicaState};

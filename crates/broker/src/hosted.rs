@@ -516,7 +516,7 @@ impl Source for Hosted {
         let limit = ReadLimit { max_bytes, upper: grant.upper, at_least_one, generation: Some(grant.generation) };
         match self.reader.read(from, limit) {
             Ok(fetched) => Ok(Chunk { next: Some(fetched.next), bytes: fetched.bytes }),
-            Err(ReadError::Superseded { .. }) => Err(ReadFailure::Superseded),
+            Err(ReadError::Superseded) => Err(ReadFailure::Superseded),
             Err(ReadError::OutOfRange { .. }) => Err(ReadFailure::OutOfRange),
             Err(ReadError::Damaged(damage)) => {
                 tracing::error!(partition = %self.topic_partition, %damage, "a fetch met damage");

@@ -1,15 +1,12 @@
 //! Three brokers in one process, over real sockets and real directories.
 
-#[expect(dead_code, reason = "the other test binary uses the rest")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use highwater_broker::Cluster;
 use highwater_replication::{BrokerId, Role, Status};
 
-use support::{Client, TOPIC, batch, create_topic, producer_id, start, until};
+use crate::support::{Client, TOPIC, batch, create_topic, producer_id, start, until};
 
 fn statuses(cluster: &Cluster) -> Vec<(BrokerId, Option<Status>)> {
     cluster.statuses(TOPIC, 0)

@@ -1,8 +1,5 @@
 //! What producers, consumers and tools are answered, code by code.
 
-#[expect(dead_code, reason = "the other test binary uses the rest")]
-mod support;
-
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -25,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use uuid::Uuid;
 
-use support::{Client, TIMEOUT, TOPIC, batch, create_topic, now, producer_id, start, until};
+use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, now, producer_id, start, until};
 
 fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))

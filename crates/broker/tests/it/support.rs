@@ -17,11 +17,11 @@ use kafka_protocol::messages::{
 use kafka_protocol::messages::{TopicName, metadata_request::MetadataRequestTopic};
 use kafka_protocol::protocol::StrBytes;
 
-pub const TOPIC: &str = "books";
-pub const PATIENCE: Duration = Duration::from_secs(30);
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TOPIC: &str = "books";
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub async fn start(brokers: usize, dir: &Path) -> Cluster {
+pub(crate) async fn start(brokers: usize, dir: &Path) -> Cluster {
     let options = ClusterOptions::new(brokers, dir).configure(|config| {
         config.session_timeout_ms = 1_000;
         config.heartbeat_interval_ms = 200;
@@ -33,7 +33,7 @@ pub async fn start(brokers: usize, dir: &Path) -> Cluster {
 }
 
 /// Waits until `done` gives something, and gives up with `what` after a while.
-pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(result) = done().await {
@@ -44,7 +44,7 @@ pub async fn until<T>(what: &str, mut done: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-pub async fn create_topic(cluster: &Cluster, partitions: i32, replicas: i16, config: &[(&str, &str)]) {
+pub(crate) async fn create_topic(cluster: &Cluster, partitions: i32, replicas: i16, config: &[(&str, &str)]) {
     use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
     let configs = config.iter().map(|(name, value)| {
         CreatableTopicConfig::default()
@@ -70,17 +70,17 @@ pub async fn create_topic(cluster: &Cluster, partitions: i32, replicas: i16, con
 }
 
 /// A client that looks for the leader and tries again, as real ones do.
-pub struct Client<'a> {
-    pub cluster: &'a Cluster,
-    pub connection: Option<Connection>,
+pub(crate) struct Client<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) connection: Option<Connection>,
 }
 
 impl<'a> Client<'a> {
-    pub fn of(cluster: &'a Cluster) -> Self {
+    pub(crate) fn of(cluster: &'a Cluster) -> Self {
         Self { cluster, connection: None }
     }
 
-    pub async fn leader(&mut self) -> Option<Connection> {
+    pub(crate) async fn leader(&mut self) -> Option<Connection> {
         if let Some(connection) = &self.connection {
             return Some(connection.clone());
         }
@@ -101,7 +101,7 @@ impl<'a> Client<'a> {
         None
     }
 
-    pub async fn produce_once(&mut self, batch: &[u8], acks: i16) -> Result<i64, i16> {
+    pub(crate) async fn produce_once(&mut self, batch: &[u8], acks: i16) -> Result<i64, i16> {
         let Some(connection) = self.leader().await else { return Err(5) };
         let data = PartitionProduceData::default().with_index(0).with_records(Some(batch.to_vec().into()));
         let topic = TopicProduceData::default()
@@ -118,7 +118,7 @@ impl<'a> Client<'a> {
     }
 
     /// Sends until it is acknowledged, and returns the base offset.
-    pub async fn produce(&mut self, batch: &[u8]) -> i64 {
+    pub(crate) async fn produce(&mut self, batch: &[u8]) -> i64 {
         let started = Instant::now();
         loop {
             match self.produce_once(batch, -1).await {
@@ -136,7 +136,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    pub async fn fetch(&mut self, from: i64, max_wait_ms: i32, min_bytes: i32) -> Result<FetchResponse, ClientError> {
+    pub(crate) async fn fetch(
+        &mut self,
+        from: i64,
+        max_wait_ms: i32,
+        min_bytes: i32,
+    ) -> Result<FetchResponse, ClientError> {
         let partition = FetchPartition::default()
             .with_partition(0)
             .with_current_leader_epoch(-1)
@@ -156,7 +161,7 @@ impl<'a> Client<'a> {
     }
 
     /// Everything from the beginning up to the high watermark: value by offset.
-    pub async fn read_all(&mut self) -> BTreeMap<i64, Vec<u8>> {
+    pub(crate) async fn read_all(&mut self) -> BTreeMap<i64, Vec<u8>> {
         let (mut records, mut from) = (BTreeMap::new(), 0);
         loop {
             let response = self.fetch(from, 0, 0).await.expect("an answer");
@@ -181,7 +186,7 @@ impl<'a> Client<'a> {
     }
 }
 
-pub async fn producer_id(cluster: &Cluster) -> i64 {
+pub(crate) async fn producer_id(cluster: &Cluster) -> i64 {
     let address = cluster.running().next().expect("one runs").local_addr().to_string();
     let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
     let request = InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(60_000);
@@ -191,7 +196,7 @@ pub async fn producer_id(cluster: &Cluster) -> i64 {
 }
 
 /// A batch of two records that say which they are.
-pub fn batch(producer: i64, number: i32) -> Vec<u8> {
+pub(crate) fn batch(producer: i64, number: i32) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Codec::None).producer(producer, 0, number * 2);
     for record in 0..2 {
         let value = format!("record {}", number * 2 + record);
@@ -200,7 +205,7 @@ pub fn batch(producer: i64, number: i32) -> Vec<u8> {
     builder.build()
 }
 
-pub fn now() -> TimestampMs {
+pub(crate) fn now() -> TimestampMs {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     TimestampMs(i64::try_from(since.as_millis()).expect("before the year 292 million"))
 }

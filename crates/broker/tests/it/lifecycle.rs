@@ -1,0 +1,291 @@
+//! Topics and directories that come and go; starting and stopping.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use highwater_broker::client::Connection;
+use highwater_broker::config::BrokerConfig;
+use highwater_broker::{Broker, Cluster, StartError};
+use highwater_replication::{BrokerId, Role};
+use highwater_storage::TopicPartition;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{DeleteTopicsRequest, ProduceRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, start, until};
+
+fn entries(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("a directory");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+    names.sort();
+    names
+}
+
+fn topic_id(cluster: &Cluster) -> Option<highwater_storage::TopicId> {
+    Some(cluster.running().next()?.image().topic(TOPIC)?.id)
+}
+
+async fn delete_topic(cluster: &Cluster) {
+    let address = cluster.address(BrokerId(1)).expect("broker 1").to_string();
+    let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
+    let name = TopicName(StrBytes::from_static_str(TOPIC));
+    let request = DeleteTopicsRequest::default().with_topic_names(vec![name]).with_timeout_ms(10_000);
+    let response = connection.send_version(&request, 4).await.expect("an answer");
+    assert_eq!(response.responses[0].error_code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_topic_leaves_nothing_to_the_next_of_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = start(2, dir.path()).await;
+    create_topic(&cluster, 1, 2, &[]).await;
+    let first = topic_id(&cluster).expect("an id");
+    for number in 0..5 {
+        Client::of(&cluster).produce(&batch(-1, number)).await;
+    }
+    delete_topic(&cluster).await;
+    for id in cluster.ids() {
+        let root = cluster.data_dir(id);
+        until("the partition's files going", async || {
+            (!entries(&root).iter().any(|name| name.starts_with(TOPIC))).then_some(())
+        })
+        .await;
+    }
+    create_topic(&cluster, 1, 2, &[]).await;
+    assert_ne!(topic_id(&cluster).expect("an id"), first);
+    assert!(Client::of(&cluster).read_all().await.is_empty());
+    assert_eq!(Client::of(&cluster).produce(&batch(-1, 0)).await, 0);
+    // Nor does a broker that was away bring the old one back.
+    assert!(cluster.kill(BrokerId(2)).await);
+    delete_topic(&cluster).await;
+    until("the killed one's session expiring", async || {
+        (cluster.running().next()?.image().brokers.len() == 1).then_some(())
+    })
+    .await;
+    create_topic(&cluster, 1, 1, &[]).await;
+    cluster.restart(BrokerId(2)).await.expect("it starts");
+    let root = cluster.data_dir(BrokerId(2));
+    until("the stray being set aside", async || {
+        let names = entries(&root);
+        (names.iter().any(|name| name.ends_with("-stray")) && !names.contains(&format!("{TOPIC}-0"))).then_some(())
+    })
+    .await;
+    cluster.shutdown().await.expect("a clean stop");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_takes_old_segments_below_the_high_watermark() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = highwater_broker::ClusterOptions::new(1, dir.path()).configure(|config| {
+        config.retention_check_interval_ms = 50;
+        config.log_start_checkpoint_interval_ms = 50;
+        config.recovery_point_checkpoint_interval_ms = 50;
+        config.background_flush_ms = 50;
+    });
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    let config = [("segment.bytes", "1048576"), ("retention.bytes", "1048576"), ("file.delete.delay.ms", "0")];
+    create_topic(&cluster, 1, 1, &config).await;
+    let value = vec![b'x'; 100_000];
+    let mut client = Client::of(&cluster);
+    for _ in 0..40 {
+        let mut builder = highwater_storage::BatchBuilder::new(highwater_storage::Codec::None);
+        builder.push(highwater_storage::Record::new(crate::support::now(), &value));
+        client.produce(&builder.build()).await;
+    }
+    let partition = cluster.data_dir(BrokerId(1)).join(format!("{TOPIC}-0"));
+    let log_start = until("the log start moving and the files going", async || {
+        let (_, status) = cluster.statuses(TOPIC, 0).remove(0);
+        let status = status?;
+        let logs = entries(&partition).into_iter().filter(|name| name.ends_with(".log")).count();
+        (status.log_start.0 >= 20 && logs <= 3).then_some(status.log_start.0)
+    })
+    .await;
+    let response = client.fetch(0, 0, 0).await.expect("an answer");
+    let part = &response.responses[0].partitions[0];
+    assert_eq!((part.error_code, part.high_watermark), (1, 40));
+    assert!(part.log_start_offset >= log_start);
+    let read = client.fetch(log_start, 0, 0).await.expect("an answer");
+    assert_eq!(read.responses[0].partitions[0].error_code, 0);
+    // Kafka reads these files only.
+    for file in ["log-start-offset-checkpoint", "recovery-point-offset-checkpoint"] {
+        until(file, async || {
+            let text = std::fs::read_to_string(cluster.data_dir(BrokerId(1)).join(file)).ok()?;
+            let offset: i64 = text.lines().nth(2)?.rsplit(' ').next()?.parse().ok()?;
+            (offset >= log_start).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_partitions_are_followed_over_one_connection_each_way() {
+    const PARTITIONS: i32 = 12;
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(3, dir.path()).await;
+    create_topic(&cluster, PARTITIONS, 3, &[]).await;
+    let end = |partition: i32| 10 + i64::from(partition) * 2;
+    for partition in 0..PARTITIONS {
+        let leader = until("a leader for each partition", async || {
+            let leads = cluster
+                .statuses(TOPIC, partition)
+                .into_iter()
+                .find(|(_, status)| status.as_ref().is_some_and(|status| status.role == Role::Leader));
+            leads.map(|(id, _)| id)
+        })
+        .await;
+        let address = cluster.address(leader).expect("an address").to_string();
+        let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
+        for number in 0..(end(partition) / 2) {
+            let records = batch(-1, i32::try_from(number).expect("small"));
+            let data = PartitionProduceData::default().with_index(partition).with_records(Some(records.into()));
+            let topic = TopicProduceData::default()
+                .with_name(TopicName(StrBytes::from_static_str(TOPIC)))
+                .with_partition_data(vec![data]);
+            let request = ProduceRequest::default().with_acks(-1).with_timeout_ms(10_000).with_topic_data(vec![topic]);
+            let response = connection.send_version(&request, 9).await.expect("an answer");
+            assert_eq!(response.responses[0].partition_responses[0].error_code, 0);
+        }
+    }
+    for partition in 0..PARTITIONS {
+        until("every replica knowing that all is committed", async || {
+            let all = cluster.statuses(TOPIC, partition);
+            let done = |status: &highwater_replication::Status| status.high_watermark.0 == end(partition);
+            all.iter().all(|(_, status)| status.as_ref().is_some_and(done)).then_some(())
+        })
+        .await;
+    }
+    cluster.shutdown().await.expect("a clean stop");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_synced_policy_acknowledges_only_what_is_flushed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(3, dir.path()).await;
+    create_topic(&cluster, 1, 3, &[("flush.messages", "1")]).await;
+    let mut client = Client::of(&cluster);
+    for number in 0..20 {
+        let end = client.produce(&batch(-1, number)).await + 2;
+        let flushed = cluster.statuses(TOPIC, 0).into_iter().filter_map(|(_, status)| status);
+        let behind: Vec<_> = flushed
+            .filter(|status| status.role == Role::Leader || status.in_isr)
+            .filter(|status| status.flushed.0 < end)
+            .collect();
+        assert!(behind.is_empty(), "acknowledged up to {end}: {behind:?}");
+    }
+}
+
+fn single(dir: PathBuf) -> BrokerConfig {
+    let mut config = BrokerConfig::default();
+    config.listen.port = 0;
+    config.data_dir = dir;
+    config
+}
+
+async fn serves(broker: &Broker) -> Vec<TopicPartition> {
+    until("it leads its partitions", async || {
+        let partitions = broker.partitions();
+        let leads = |of: &TopicPartition| broker.status(of).is_some_and(|status| status.role == Role::Leader);
+        partitions.iter().all(leads).then_some(partitions)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_or_a_port_in_use_is_told_in_a_sentence() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("data");
+    let broker = Broker::start_embedded(single(root.clone())).await.expect("it starts");
+    let journal = std::fs::read(root.join("highwater-coordination.journal")).expect("a journal");
+    let second = Broker::start_embedded(single(root.clone())).await.expect_err("the directory is locked");
+    assert!(matches!(second, StartError::DataDir(_)), "{second:?}");
+    assert!(second.to_string().contains("data"), "{second}");
+    let unchanged = std::fs::read(root.join("highwater-coordination.journal")).expect("a journal");
+    assert!(unchanged.starts_with(&journal), "the second one did not open the journal");
+
+    let mut same_port = single(dir.path().join("other"));
+    same_port.listen.port = broker.local_addr().port();
+    let second = Broker::start_embedded(same_port).await.expect_err("the port is taken");
+    assert!(matches!(second, StartError::Listen { .. }), "{second:?}");
+    assert!(second.to_string().contains(&broker.local_addr().port().to_string()), "{second}");
+
+    // Dropped without a word it leaves the directory free.
+    drop(broker);
+    let again = Broker::start_embedded(single(root.clone())).await.expect("it starts again");
+    again.kill().await;
+    let again = Broker::start_embedded(single(root)).await.expect("and again");
+    again.shutdown().await.expect("a clean stop");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_without_a_store_are_taken_over_with_their_ids() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = start(1, dir.path()).await;
+    create_topic(&cluster, 3, 1, &[]).await;
+    for number in 0..5 {
+        Client::of(&cluster).produce(&batch(-1, number)).await;
+    }
+    let (id, root) = (topic_id(&cluster), cluster.data_dir(BrokerId(1)));
+    // Killed, so that what it takes over is also recovered.
+    assert!(cluster.kill(BrokerId(1)).await);
+    drop(cluster);
+    let broker = Broker::start_embedded(single(root)).await.expect("it starts");
+    assert_eq!(broker.ready().partitions, 3);
+    assert_eq!(broker.image().topic(TOPIC).map(|topic| topic.id), id);
+    let partitions = serves(&broker).await;
+    assert_eq!(partitions.len(), 3);
+    let status = broker.status(&TopicPartition::new(TOPIC, 0)).expect("hosted");
+    assert_eq!((status.log_end.0, status.high_watermark.0), (10, 10));
+    broker.shutdown().await.expect("a clean stop");
+}
+
+/// Killed again and again in the middle of producing: what was acknowledged is there, each once and in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_in_the_middle_of_producing_lose_nothing_acknowledged() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = start(1, dir.path()).await;
+    create_topic(&cluster, 1, 1, &[]).await;
+    let producer = crate::support::producer_id(&cluster).await;
+    let mut sent = 0;
+    for round in 0..6u64 {
+        let address = cluster.address(BrokerId(1)).expect("an address").to_string();
+        let producing = tokio::spawn(async move {
+            let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
+            let mut acknowledged = sent;
+            loop {
+                let data = PartitionProduceData::default().with_records(Some(batch(producer, acknowledged).into()));
+                let topic = TopicProduceData::default()
+                    .with_name(TopicName(StrBytes::from_static_str(TOPIC)))
+                    .with_partition_data(vec![data]);
+                let request =
+                    ProduceRequest::default().with_acks(-1).with_timeout_ms(1_000).with_topic_data(vec![topic]);
+                match connection.send_version(&request, 9).await {
+                    Ok(response) if response.responses[0].partition_responses[0].error_code == 0 => acknowledged += 1,
+                    Ok(response) if response.responses[0].partition_responses[0].error_code == 6 => {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    _ => return acknowledged,
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(100 + 30 * round)).await;
+        assert!(cluster.kill(BrokerId(1)).await);
+        sent = producing.await.expect("no panic");
+        cluster.restart(BrokerId(1)).await.expect("it starts");
+    }
+    assert!(sent > 50, "only {sent} were acknowledged");
+    // The one that was in flight when the last kill came may be there too.
+    let records = until("the log being led again", async || {
+        let (_, status) = cluster.statuses(TOPIC, 0).remove(0);
+        if status?.role != Role::Leader {
+            return None;
+        }
+        Some(Client::of(&cluster).read_all().await)
+    })
+    .await;
+    assert!(records.len() >= usize::try_from(sent * 2).expect("small"), "{} of {}", records.len(), sent * 2);
+    for (at, (offset, value)) in records.iter().enumerate() {
+        assert_eq!(*offset, i64::try_from(at).expect("small"));
+        assert_eq!(value, format!("record {at}").as_bytes(), "each once and in order");
+    }
+}
