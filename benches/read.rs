@@ -1,0 +1,19 @@
+//! Reading from start to end batch by batch, beside one pread for the same bytes.
+#![expect(missing_docs, reason = "criterion's macros make public functions")]
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use highwater_benches::{LogRead, RawRead, Subject, measure};
+
+fn read(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("read/1MiB");
+    group.throughput(Throughput::Bytes(1 << 20));
+    let mut subjects: [(&str, Box<dyn Subject>); 2] =
+        [("raw", Box::new(RawRead::new())), ("log", Box::new(LogRead::new()))];
+    for (name, subject) in &mut subjects {
+        group.bench_function(*name, |bencher| bencher.iter_custom(|rounds| measure(subject.as_mut(), rounds).0));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, read);
+criterion_main!(benches);
