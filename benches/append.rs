@@ -1,5 +1,4 @@
 //! Appending, beside one write and one pass of CRC-32C for the same bytes.
-#![expect(missing_docs, reason = "criterion's macros make public functions")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use highwater_benches::{LogAppend, RawAppend, SHAPES, Subject, measure};

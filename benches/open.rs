@@ -1,6 +1,5 @@
 //! Opening after a clean stop, beside listing the directory and reading the tail; opening after a crash, beside reading
 //! everything once and its CRC-32C.
-#![expect(missing_docs, reason = "criterion's macros make public functions")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use highwater_benches::{LogOpen, LogScan, RawOpen, RawScan, Subject, measure};

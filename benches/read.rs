@@ -1,5 +1,4 @@
 //! Reading from start to end batch by batch, beside one pread for the same bytes.
-#![expect(missing_docs, reason = "criterion's macros make public functions")]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use highwater_benches::{LogRead, RawRead, Subject, measure};
