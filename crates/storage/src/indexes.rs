@@ -170,17 +170,21 @@ pub(crate) struct IndexWriter {
 }
 
 impl IndexWriter {
-    pub(crate) fn new(base: Offset, options: &LogOptions) -> Self {
-        Self::resume(Arc::new(MemoryIndexes::new(base)), base, 0, options)
+    pub(crate) fn new(base: Offset, interval_bytes: u32) -> Self {
+        Self::resume(Arc::new(MemoryIndexes::new(base)), base, 0, interval_bytes)
     }
 
     /// Goes on with indexes whose entries are right, behind `data_bytes` of batches. Batches behind the last entry are
     /// to be [noted](Self::note) by the caller.
-    pub(crate) fn resume(indexes: Arc<MemoryIndexes>, base: Offset, data_bytes: u64, options: &LogOptions) -> Self {
+    pub(crate) fn resume(indexes: Arc<MemoryIndexes>, base: Offset, data_bytes: u64, interval_bytes: u32) -> Self {
         let last = indexes.offsets.last().map_or(0, |last| u64::from(last.position));
         let largest = indexes.times.last().unwrap_or(TimeEntry { timestamp: TimestampMs::NONE, offset: base });
-        let interval_bytes = u64::from(options.index_interval_bytes);
-        Self { indexes, interval_bytes, since_entry: data_bytes.saturating_sub(last), largest }
+        Self {
+            indexes,
+            interval_bytes: u64::from(interval_bytes),
+            since_entry: data_bytes.saturating_sub(last),
+            largest,
+        }
     }
 
     pub(crate) fn indexes(&self) -> &Arc<MemoryIndexes> {
@@ -188,8 +192,8 @@ impl IndexWriter {
     }
 
     /// Takes over a changed option.
-    pub(crate) fn set_interval(&mut self, options: &LogOptions) {
-        self.interval_bytes = u64::from(options.index_interval_bytes);
+    pub(crate) fn set_interval(&mut self, interval_bytes: u32) {
+        self.interval_bytes = u64::from(interval_bytes);
     }
 
     pub(crate) fn largest_timestamp(&self) -> TimestampMs {

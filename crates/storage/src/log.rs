@@ -25,6 +25,7 @@ use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::{Place, Segment};
 use crate::state_file::{LogState, StateFile};
+use crate::truncation::remove_index_files;
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId};
 
 /// The file of a log's leader epochs.
@@ -77,7 +78,7 @@ pub(crate) struct Active {
 
 impl Active {
     pub(crate) fn new(segment: Arc<Segment>, options: &LogOptions) -> Self {
-        let indexes = IndexWriter::new(segment.base(), options);
+        let indexes = IndexWriter::new(segment.base(), options.index_interval_bytes);
         segment.set_indexes(Indexes::Memory(indexes.indexes().clone()));
         segment.publish(0, TimestampMs::NONE);
         Self { segment, indexes, len: 0, file: None, first_timestamp: None, since: None }
@@ -165,7 +166,9 @@ impl Log {
         hints: OpenHints,
     ) -> Result<(Self, RecoveryReport), OpenError> {
         options.validate()?;
-        let place = Place { fs, dir: dir.into(), open_files: options.open_files.clone() };
+        let LogOptions { open_files, index_interval_bytes, .. } = &options;
+        let (open_files, index_interval_bytes) = (open_files.clone(), *index_interval_bytes);
+        let place = Place { fs, dir: dir.into(), open_files, index_interval_bytes };
         recovery::open(place, options, hints)
     }
 
@@ -340,7 +343,7 @@ impl Log {
     /// If one is out of range; none is changed then.
     pub fn set_options(&mut self, options: LogOptions) -> Result<(), InvalidOption> {
         options.validate()?;
-        self.active.indexes.set_interval(&options);
+        self.active.indexes.set_interval(options.index_interval_bytes);
         self.options = options;
         Ok(())
     }
@@ -440,8 +443,15 @@ impl Log {
     /// Writes the state file durably. A failed sync closes the log.
     pub(crate) fn record_state(&mut self, log_start: Offset, recovery_point: Offset) -> Result<(), IoError> {
         let state = LogState { clean: false, log_start, recovery_point, end: self.end(), topic_id: self.topic_id };
+        let was_clean = self.state.last().is_none_or(|last| last.clean);
         let recorded = self.state.record(&*self.place.fs, state);
-        recorded.inspect_err(|error| self.close_if_sync_failed(error))
+        recorded.inspect_err(|error| self.close_if_sync_failed(error))?;
+        if was_clean {
+            // Durable with the next sync of the directory, and so before the recovery point moves past this segment.
+            remove_index_files(&self.place, self.active.segment.base())?;
+            self.directory_changes += 1;
+        }
+        Ok(())
     }
 
     /// What a failed sync should have written may be lost although the next one succeeds: nothing here is to be relied
@@ -614,16 +624,13 @@ impl Log {
             return Ok(());
         }
         // Too far off for that. The recovery point goes behind the gap, or recovery would take it for a lost tail.
-        self.flush().map_err(|error| match error {
+        self.roll(first)?;
+        self.checkpoint().map_err(|error| match error {
             FlushError::Io(error) => AppendError::Io(error),
             FlushError::Closed(fence) => AppendError::Closed(fence),
         })?;
-        self.roll(first)?;
-        self.place.sync_dir().inspect_err(|error| self.close_if_sync_failed(error))?;
-        if self.sealed.is_empty() {
-            self.recovery_point = first;
-        }
-        self.record_state(self.start(), self.recovery_point)?;
+        self.recovery_point = first;
+        self.record_state(self.start(), first)?;
         Ok(())
     }
 

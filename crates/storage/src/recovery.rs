@@ -32,8 +32,8 @@ use crate::segments::Segments;
 use crate::snapshots;
 use crate::state_file::{LogState, StateFile};
 use crate::tidy::{Tidied, tidy};
-use crate::truncation::{remove_segments, resume};
-use crate::{Offset, TopicId};
+use crate::truncation::{remove_index_files, remove_segments, resume};
+use crate::{LeaderEpoch, Offset, TopicId};
 
 /// What opening a log found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -196,6 +196,14 @@ impl Opening {
             self.report.clean = true;
             return self.start_empty(log_start(state));
         };
+        if let Some(known) = state.last()
+            && !known.clean
+            && first > known.log_start.max(known.recovery_point)
+        {
+            // The start is recorded before segments go, so this one never was the first: those before it were being
+            // removed as well, and a power cut has brought this one back.
+            return self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first });
+        }
         let mut tail = None;
         if state.last().map_or(was_clean, |known| known.clean) {
             tail = self.read_tail()?;
@@ -212,7 +220,7 @@ impl Opening {
             Some(Tail { active, end }) => {
                 self.report.clean = true;
                 (self.end, self.recovery_point) = (end, end);
-                self.rebuild_missing_indexes()?;
+                self.rebuild_missing_indexes(self.segments.len().saturating_sub(1))?;
                 self.rebuild_missing_epochs(self.segments.len())?;
                 self.load_producers()?;
                 self.active = Some(active);
@@ -226,7 +234,7 @@ impl Opening {
         }
         let log_start = log_start(state);
         if self.end < log_start {
-            return self.drop_all_below(log_start);
+            return self.start_over(log_start, CutReason::BelowLogStart { log_start });
         }
         self.start = log_start.max(first);
         Ok(())
@@ -245,8 +253,8 @@ impl Opening {
         Ok(())
     }
 
-    /// The log start was moved past all that is left of the log: it goes on there, so that no offset is given twice.
-    fn drop_all_below(&mut self, log_start: Offset) -> Result<(), OpenError> {
+    /// Nothing of what is there belongs to the log any more: it goes on at its start, so that no offset is given twice.
+    fn start_over(&mut self, log_start: Offset, reason: CutReason) -> Result<(), OpenError> {
         let removed = std::mem::take(&mut self.segments);
         let bytes = removed.iter().map(|segment| segment.len()).sum();
         remove_segments(&self.place, &removed)?;
@@ -258,7 +266,7 @@ impl Opening {
                 bytes,
                 segments: u32::try_from(removed.len()).unwrap_or(u32::MAX),
                 end: log_start,
-                reason: CutReason::BelowLogStart { log_start },
+                reason,
             });
         }
         Ok(())
@@ -278,7 +286,23 @@ impl Opening {
         };
         self.epochs_on_disk = entries.filter(|_| is_there);
         self.epochs = self.epochs_on_disk.clone();
+        // A file that was emptied reads as an empty history, which no log with batches of a leader has.
+        if self.epochs.as_ref().is_some_and(EpochHistory::is_empty) && self.first_epoch()?.is_some() {
+            self.epochs = None;
+        }
         Ok(())
+    }
+
+    /// The epoch of the first batch there is.
+    fn first_epoch(&self) -> Result<LeaderEpoch, OpenError> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.len() > 0) else {
+            return Ok(LeaderEpoch::NONE);
+        };
+        let file = segment.file()?;
+        match Walk::small(&*file, 0, segment.len()).next_header().context("read", &segment.path())? {
+            Found::Batch(_, header) => Ok(header.leader_epoch()),
+            Found::End | Found::Bad(..) => Ok(LeaderEpoch::NONE),
+        }
     }
 
     /// Reads the end of the last segment. `None` unless whole batches fill it to its last byte.
@@ -296,10 +320,10 @@ impl Opening {
                 (indexes, from) = (MemoryIndexes::new(base), 0);
             }
         }
-        let mut writer = IndexWriter::resume(Arc::new(indexes), base, len, &self.options);
+        let mut writer = IndexWriter::resume(Arc::new(indexes), base, len, self.options.index_interval_bytes);
         if from == 0 {
             // Without an entry to begin at, the entries are made on the way.
-            writer = IndexWriter::new(base, &self.options);
+            writer = IndexWriter::new(base, self.options.index_interval_bytes);
         }
         let mut end = base;
         let mut walk = Walk::new(&*file, from, len);
@@ -330,6 +354,7 @@ impl Opening {
         let floor = self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
         let Some(base) = self.segments.get(floor).map(|segment| segment.base()) else { return Ok(()) };
         self.report.recovery_point = self.recovery_point;
+        self.rebuild_missing_indexes(floor)?;
         self.load_producers_at(base, floor)?;
         // What the file says from here on may be another history's: the batches tell.
         if let Some(epochs) = &mut self.epochs {
@@ -374,7 +399,7 @@ impl Opening {
     ) -> Result<Option<(u64, CutReason)>, OpenError> {
         let (base, len, path) = (segment.base(), segment.len(), segment.path());
         let file = segment.file()?;
-        let mut writer = IndexWriter::new(base, &self.options);
+        let mut writer = IndexWriter::new(base, self.options.index_interval_bytes);
         let mut walk = Walk::new(&*file, 0, len);
         self.report.segments_scanned += 1;
         let stopped = loop {
@@ -445,6 +470,10 @@ impl Opening {
     /// Makes durable what the scan found, and what it and the process before it cut off or removed. What is read now may
     /// be in memory only: a power cut after the next append could bring an old tail back behind it.
     fn sync_scanned(&self, floor: usize) -> Result<(), OpenError> {
+        // The last one grows again, and when it is sealed these would be believed, or even missed by the rebuild.
+        if let Some(last) = self.segments.last() {
+            remove_index_files(&self.place, last.base())?;
+        }
         for segment in self.segments.iter().skip(floor) {
             segment.file()?.sync_data().context("sync", &segment.path())?;
         }
@@ -466,11 +495,10 @@ impl Opening {
         Ok(())
     }
 
-    /// Builds the indexes of sealed segments that have none.
-    fn rebuild_missing_indexes(&mut self) -> Result<(), OpenError> {
-        let last = self.segments.last().map(|segment| segment.base());
-        for segment in &self.segments {
-            if Some(segment.base()) == last || segment.len() == 0 || !self.unindexed.contains(&segment.base()) {
+    /// Builds the indexes of those of the first `upto` segments that have none.
+    fn rebuild_missing_indexes(&mut self, upto: usize) -> Result<(), OpenError> {
+        for segment in self.segments.iter().take(upto) {
+            if segment.len() == 0 || !self.unindexed.contains(&segment.base()) {
                 continue;
             }
             let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
@@ -503,8 +531,7 @@ impl Opening {
 
     /// Takes the leader epochs of the segments before `upto` from their batches, if their file does not tell.
     fn rebuild_missing_epochs(&mut self, upto: usize) -> Result<(), OpenError> {
-        // An emptied file is read as an empty history, which no log with batches of a leader has.
-        if self.epochs.as_ref().is_some_and(|epochs| !epochs.is_empty()) {
+        if self.epochs.is_some() {
             return Ok(());
         }
         let mut epochs = EpochHistory::new();

@@ -15,7 +15,6 @@ use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::open_files::{FileSlot, OpenFiles};
-use crate::options::LogOptions;
 use crate::scan::{Found, Walk};
 use crate::{Offset, TimestampMs};
 
@@ -31,6 +30,8 @@ pub(crate) struct Place {
     pub(crate) dir: Arc<Path>,
     /// The bound on open files.
     pub(crate) open_files: OpenFiles,
+    /// The distance of index entries, where an index has to be built anew.
+    pub(crate) index_interval_bytes: u32,
 }
 
 impl Place {
@@ -328,7 +329,7 @@ impl Segment {
     /// The indexes as they follow from the batches, up to damage, behind which no batch can be made out.
     fn rebuild_indexes(&self) -> Result<Indexes, ReadError> {
         let (len, file) = (self.len(), self.file()?);
-        let mut writer = IndexWriter::new(self.base, &LogOptions::default());
+        let mut writer = IndexWriter::new(self.base, self.place.index_interval_bytes);
         let mut walk = Walk::new(&*file, 0, len);
         while let Found::Batch(position, header) = walk.next_header().context("read", &self.path())? {
             writer.add(position, &header);

@@ -42,6 +42,13 @@ pub(crate) fn remove_segments(place: &Place, segments: &[Arc<Segment>]) -> Resul
     Ok(())
 }
 
+/// Removes the index files of a segment that grows (again): its indexes are in memory, and what the files say of them
+/// is believed only of a segment that is sealed.
+pub(crate) fn remove_index_files(place: &Place, base: Offset) -> Result<(), IoError> {
+    place.remove(&place.path(base, SegmentFile::OffsetIndex))?;
+    place.remove(&place.path(base, SegmentFile::TimeIndex))
+}
+
 impl Log {
     /// Cuts the log so that no offset from `to` on is left. The batch that holds `to` goes as a whole, and the end is
     /// then the end of the last batch that stays. At or below the log start everything goes and the log goes on at `to`.
@@ -96,9 +103,7 @@ impl Log {
             log.shared.next_generation();
             // Only now the files: a reader that was under way notices and reads again.
             remove_segments(&log.place, removed.all())?;
-            for kind in [SegmentFile::OffsetIndex, SegmentFile::TimeIndex] {
-                log.place.remove(&log.place.path(segment.base(), kind))?;
-            }
+            remove_index_files(&log.place, segment.base())?;
             snapshots::remove_unless(&log.place, |offset| offset <= kept_end)?;
             // Both synced before anything is appended: else a crash could put old batches behind new ones.
             log.place.sync_dir()?;
@@ -277,7 +282,7 @@ pub(crate) fn resume(
     len: u64,
     options: &crate::LogOptions,
 ) -> Result<Active, ReadError> {
-    let mut writer = IndexWriter::resume(indexes, segment.base(), len, options);
+    let mut writer = IndexWriter::resume(indexes, segment.base(), len, options.index_interval_bytes);
     let mut first_timestamp = None;
     if len > 0 {
         let file = segment.file()?;

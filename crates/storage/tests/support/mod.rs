@@ -8,7 +8,7 @@ use highwater_storage::fs::{Fs, OpenMode, SimFs};
 use highwater_storage::io::FileExt;
 use highwater_storage::{
     BatchBuilder, Codec, LeaderEpoch, Log, LogOptions, LogReader, Offset, OpenHints, ReadError, ReadLimit, Record,
-    RecoveryReport, TimestampMs, batches,
+    RecoveryReport, Step, TimestampMs, WorkLimits, batches,
 };
 
 pub(crate) const T0: i64 = 1_700_000_000_000;
@@ -16,10 +16,10 @@ pub(crate) const NOW: TimestampMs = TimestampMs(T0 + 1000);
 pub(crate) const DIR: &str = "/data/books-0";
 
 /// A batch of `values` as a producer sends it.
-pub(crate) fn batch(timestamp: i64, values: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn batch(timestamp: i64, values: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Codec::None);
     for value in values {
-        builder.push(Record::new(TimestampMs(timestamp), value));
+        builder.push(Record::new(TimestampMs(timestamp), value.as_ref()));
     }
     builder.build()
 }
@@ -32,10 +32,10 @@ pub(crate) fn numbered(number: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// A batch as a leader stores it.
-pub(crate) fn stored(base: i64, epoch: i32, values: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn stored(base: i64, epoch: i32, values: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Codec::None).base_offset(Offset(base)).leader_epoch(LeaderEpoch(epoch));
     for value in values {
-        builder.push(Record::new(TimestampMs(T0 + base), value));
+        builder.push(Record::new(TimestampMs(T0 + base), value.as_ref()));
     }
     builder.build()
 }
@@ -103,6 +103,12 @@ pub(crate) fn try_contents(reader: &LogReader) -> Result<Vec<(i64, Vec<u8>)>, Re
         assert_eq!(next, fetched.next);
         from = fetched.next;
     }
+}
+
+/// Does all housekeeping that is due, below this high watermark.
+pub(crate) fn keep_house(log: &mut Log, now: TimestampMs, high_watermark: Offset) -> Vec<Step> {
+    let limits = WorkLimits::new(high_watermark);
+    std::iter::from_fn(|| log.housekeeping().step(now, &limits).unwrap()).collect()
 }
 
 pub(crate) fn file_bytes(fs: &SimFs, name: &str) -> Vec<u8> {
