@@ -15,7 +15,7 @@ mod tests {
     use super::input::random_bytes;
 
     /// Random programs per target, beside the seeds: enough to find every planted mistake of `tests/mutants`.
-    const PROGRAMS: u64 = 3_000;
+    const PROGRAMS: u64 = 6_000;
 
     fn run_all(name: &str, target: fn(&[u8])) {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);

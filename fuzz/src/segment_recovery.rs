@@ -117,7 +117,7 @@ fn damage_side_file(fs: &SimFs, input: &mut Input<'_>) {
             let more = input.byte();
             spoil(fs, path, |bytes| bytes.extend(vec![more; usize::from(more) + 1]));
         }
-        _ if is_time_index || is_epochs => spoil(fs, path, |bytes| bytes.fill(0)),
+        _ if is_time_index || is_epochs => spoil(fs, path, |bytes| bytes.fill(0xff)),
         _ => {
             let (at, with) = (input.below(4_096), input.byte() | 1);
             spoil(fs, path, |bytes| {
