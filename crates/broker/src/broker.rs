@@ -195,12 +195,14 @@ impl Broker {
         let api = Arc::new(Api { broker: Arc::clone(&shared) });
         let server = listener.serve(api, ServerLimits::from(&*shared.config));
         let endpoint = endpoint(&shared.config, local_addr);
-        shared.cluster.register(endpoint, found.last_stop).await?;
-        shared.reconcile_now().await;
-        shared.spawn_tasks();
-        let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let ready = Ready { partitions: held, records, elapsed_ms };
-        Ok(Self { shared, local_addr, server: Some(server), gate, ready, store: own_store })
+        let ready = Ready { partitions: held, records, elapsed_ms: 0 };
+        // A broker from here on: should it fail to register, it is stopped like one.
+        let mut broker = Self { shared, local_addr, server: Some(server), gate, ready, store: own_store };
+        broker.shared.cluster.register(endpoint, found.last_stop).await?;
+        broker.shared.reconcile_now().await;
+        broker.shared.spawn_tasks();
+        broker.ready.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(broker)
     }
 
     /// Where it listens.

@@ -10,8 +10,8 @@ use highwater_replication::{
     PartitionState, ProduceError, ProduceRefused, Produced, ReplicaConfig, Status, Versioned, WaitToken,
 };
 use highwater_storage::{
-    CheckedBatch, FlushDone, FlushError, FlushJob, LogOptions, LogReader, Offset, ProduceRules, ReadError, ReadLimit,
-    TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
+    CheckedBatch, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset, ProduceRules, ReadError,
+    ReadLimit, TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
 };
 
 use crate::deadlines::{Entry, Wake};
@@ -107,7 +107,8 @@ pub(crate) struct Core {
     /// The moment the timer knows of. It is only moved forward: a timer that rings early is harmless.
     armed: Option<TimestampMs>,
     cuts: Vec<Cut>,
-    fenced: Option<FenceReason>,
+    /// It closed itself in this leadership.
+    fenced: Option<LeaderEpoch>,
     clock: crate::clock::Clock,
 }
 
@@ -124,7 +125,7 @@ pub(crate) enum Deed {
     WorkFailed(FlushError),
     Arm(TimestampMs),
     Cut(Cut),
-    Fenced(FenceReason, highwater_storage::LeaderEpoch),
+    Fenced(FenceReason, LeaderEpoch),
 }
 
 /// Carries a partition's effects out.
@@ -256,6 +257,11 @@ impl Hosted {
     /// What was cut from this log since it was opened, the latest at the end.
     pub(crate) fn cuts(&self) -> Vec<Cut> {
         self.owner.look(|core| core.cuts.clone())
+    }
+
+    /// The leadership in which it closed itself after a failure, if it did.
+    pub(crate) fn fenced(&self) -> Option<LeaderEpoch> {
+        self.owner.look(|core| core.fenced)
     }
 
     /// Takes the partition out, to be closed or dropped. Whoever waits at it is answered that it is gone.
@@ -408,7 +414,7 @@ impl Core {
                     deeds.push(Deed::Cut(cut));
                 }
                 Effect::Fenced { reason, leader_epoch } => {
-                    self.fenced = Some(reason.clone());
+                    self.fenced = Some(leader_epoch);
                     deeds.push(Deed::Fenced(reason, leader_epoch));
                 }
                 _ => {}
@@ -449,7 +455,9 @@ impl Outlet<Deed> for PartitionOutlet {
             }
             Deed::Fenced(reason, leader_epoch) => {
                 tracing::error!(partition = %self.topic_partition, %reason, "the partition closed itself");
-                self.report_offline(leader_epoch);
+                if let Some(hosted) = self.hosted.upgrade() {
+                    self.services.report_offline(self.topic_partition.clone(), hosted.topic_id, leader_epoch);
+                }
             }
         }
     }
@@ -467,17 +475,6 @@ impl PartitionOutlet {
             };
             if let Some(hosted) = hosted.upgrade() {
                 hosted.submit(Command::IsrDecided { proposal, decision });
-            }
-        });
-    }
-
-    fn report_offline(&self, leader_epoch: highwater_storage::LeaderEpoch) {
-        let (hosted, services) = (self.hosted.clone(), Arc::clone(&self.services));
-        let topic_partition = self.topic_partition.clone();
-        self.services.spawn(async move {
-            let Some(topic_id) = hosted.upgrade().map(|hosted| hosted.topic_id()) else { return };
-            if let Some(cluster) = services.cluster() {
-                cluster.report_offline(&topic_partition, topic_id, leader_epoch).await;
             }
         });
     }

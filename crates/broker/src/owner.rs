@@ -170,26 +170,30 @@ impl<S: Owned> Owner<S> {
         self.hand_over();
     }
 
-    /// Handles one command and carries its effects out. False if it panicked: the owner is closed then.
+    /// Handles one command and carries its effects out. False if either panicked: the owner is closed then.
     fn handle(&self, command: S::Command, effects: &mut Vec<S::Effect>) -> bool {
-        let mut state = self.lock_state();
-        let survived = catch_unwind(AssertUnwindSafe(|| state.handle(command, effects))).is_ok();
-        if !survived {
-            state.abandon(effects);
+        let handled = {
+            let mut state = self.lock_state();
+            catch_unwind(AssertUnwindSafe(|| state.handle(command, effects))).is_ok()
+        };
+        if handled && self.carry_out(effects) {
+            return true;
         }
-        drop(state);
-        for effect in effects.drain(..) {
-            self.outlet.carry_out(effect);
-        }
-        if !survived {
-            let mut inbox = self.lock_inbox();
-            inbox.closed = true;
-            inbox.busy = false;
-            let dropped = std::mem::take(&mut inbox.commands);
-            drop(inbox);
-            drop(dropped);
-        }
-        survived
+        self.lock_state().abandon(effects);
+        // Whatever comes of this: nothing more can be done about an outlet that panics twice.
+        self.carry_out(effects);
+        let mut inbox = self.lock_inbox();
+        inbox.closed = true;
+        inbox.busy = false;
+        let dropped = std::mem::take(&mut inbox.commands);
+        drop(inbox);
+        drop(dropped);
+        false
+    }
+
+    fn carry_out(&self, effects: &mut Vec<S::Effect>) -> bool {
+        let carry_out = || effects.drain(..).for_each(|effect| self.outlet.carry_out(effect));
+        catch_unwind(AssertUnwindSafe(carry_out)).is_ok()
     }
 
     /// Lets an owner thread drain on; `busy` stays set, so nobody else begins meanwhile.

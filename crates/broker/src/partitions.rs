@@ -51,6 +51,8 @@ struct Known {
     image: Arc<MetadataImage>,
     live: Arc<BTreeMap<BrokerId, BrokerEpoch>>,
     registration: Option<Registration>,
+    /// Replicas that could not be opened, as far as the controller was told in this session.
+    reported: BTreeSet<TopicPartition>,
 }
 
 /// A log that was found in the directory and opened.
@@ -209,7 +211,13 @@ impl Partitions {
         if news {
             for hosted in self.all() {
                 tell_registration(&hosted, known.registration, registration);
+                // What was reported of failed replicas went with the session it was reported in.
+                if let (Some(epoch), Registration::Registered(_)) = (hosted.fenced(), registration) {
+                    let of = hosted.topic_partition().clone();
+                    self.services.report_offline(of, hosted.topic_id(), epoch);
+                }
             }
+            known.reported.clear();
         }
         let live = Arc::new(image.live_brokers());
         if live != known.live {
@@ -231,7 +239,7 @@ impl Partitions {
                 continue;
             }
             let reconfigured = before.is_none_or(|before| before.config != topic.config);
-            self.bring_up_to_date(topic, &known, reconfigured);
+            self.bring_up_to_date(topic, &mut known, reconfigured);
         }
         known.image = Arc::clone(image);
         self.retry_wanted()
@@ -242,7 +250,7 @@ impl Partitions {
     }
 
     /// Creates what a topic lacks here and tells its partitions their states.
-    fn bring_up_to_date(&self, topic: &Arc<TopicImage>, known: &Known, reconfigured: bool) {
+    fn bring_up_to_date(&self, topic: &Arc<TopicImage>, known: &mut Known, reconfigured: bool) {
         for (number, partition) in (0..).zip(&topic.partitions) {
             if !partition.assignment.contains(&self.me()) {
                 continue;
@@ -262,7 +270,13 @@ impl Partitions {
                         hosted.submit(Command::LiveBrokers(Arc::clone(&known.live)));
                         hosted
                     }
-                    None => continue,
+                    None => {
+                        let registered = matches!(known.registration, Some(Registration::Registered(_)));
+                        if registered && partition.state.version >= 0 && known.reported.insert(of.clone()) {
+                            self.services.report_offline(of, topic.id, partition.state.value.leader_epoch);
+                        }
+                        continue;
+                    }
                 },
             };
             // A state that the controller has not written yet has version -1.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -73,6 +74,12 @@ impl Services {
         // Those that ended are let go here, so that the set stays as small as what runs.
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(task, &self.runtime);
+    }
+
+    /// Tells the controller that this broker's replica has failed, so that another one leads.
+    pub(crate) fn report_offline(self: &Arc<Self>, of: TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) {
+        let Some(cluster) = self.cluster().cloned() else { return };
+        self.spawn(async move { cluster.report_offline(&of, topic_id, leader_epoch).await });
     }
 
     /// Ends all tasks, at their next `await`, and waits until they have.

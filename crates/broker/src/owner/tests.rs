@@ -22,6 +22,7 @@ struct Echo {
 
 impl Outlet<(usize, usize)> for Echo {
     fn carry_out(&self, (sender, number): (usize, usize)) {
+        assert_ne!(number, usize::MAX, "on purpose");
         let mut last = self.last.lock().expect("no panic under the lock");
         if last[sender].map_or(0, |last| last + 1) != number {
             self.overtaken.store(true, Ordering::SeqCst);
@@ -35,6 +36,7 @@ enum Command {
     Count { sender: usize, number: usize, heavy: bool },
     Block(mpsc::Sender<()>, mpsc::Receiver<()>),
     Panic,
+    PanicOutside,
     Answer(Reply),
 }
 
@@ -74,6 +76,7 @@ impl Owned for Ledger {
                 self.inside.store(false, Ordering::SeqCst);
                 panic!("on purpose");
             }
+            Command::PanicOutside => effects.push((0, usize::MAX)),
             Command::Answer(mut reply) => {
                 let sender = reply.0.take().expect("answered once");
                 let _ = sender.send(true);
@@ -206,6 +209,12 @@ fn a_full_inbox_refuses_clients_but_not_the_brokers_own_commands() {
 
 #[test]
 fn a_panic_closes_the_owner_and_answers_who_waits() {
+    for panic in [Command::Panic, Command::PanicOutside] {
+        a_panic_closes(panic);
+    }
+}
+
+fn a_panic_closes(panic: Command) {
     let bench = bench(1, 10, &Arc::new(Threads::new("owner", 1)));
     let (entered, is_in) = mpsc::channel();
     let (release, released) = mpsc::channel();
@@ -213,7 +222,7 @@ fn a_panic_closes_the_owner_and_answers_who_waits() {
     let holder = thread::spawn(move || owner.submit(Command::Block(entered, released)));
     is_in.recv().expect("the holder is inside");
     let (reply, answer) = mpsc::channel();
-    assert!(bench.owner.submit(Command::Panic));
+    assert!(bench.owner.submit(panic));
     assert!(bench.owner.submit(Command::Answer(Reply(Some(reply)))));
     release.send(()).expect("the holder waits");
     holder.join().expect("the panic stays inside");

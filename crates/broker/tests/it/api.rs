@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use uuid::Uuid;
 
-use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, now, producer_id, start, until};
+use crate::support::{Client, TIMEOUT, TOPIC, batch, crc, create_topic, now, producer_id, start, until};
 
 fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))
@@ -68,7 +68,7 @@ async fn refused_batches_get_their_code_and_leave_no_trace() {
     magic[16] = 1;
     let mut codec = batch(-1, 0);
     codec[22] = 7;
-    let crc = crc32c_of(&codec[21..]);
+    let crc = crc(0x82f6_3b78, &codec[21..]);
     codec[17..21].copy_from_slice(&crc.to_be_bytes());
     let mut base = batch(-1, 0);
     base[7] = 77;
@@ -101,17 +101,6 @@ async fn refused_batches_get_their_code_and_leave_no_trace() {
     assert_eq!(null.responses[0].partition_responses[0].error_code, 87);
     let answer = produce(&connection, batch(-1, 0), -1).await;
     assert_eq!((answer.error_code, answer.base_offset, answer.log_start_offset), (0, 2, 0));
-}
-
-fn crc32c_of(bytes: &[u8]) -> u32 {
-    let mut crc = !0u32;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
-        }
-    }
-    !crc
 }
 
 #[tokio::test]

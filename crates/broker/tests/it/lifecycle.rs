@@ -12,7 +12,7 @@ use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProdu
 use kafka_protocol::messages::{DeleteTopicsRequest, ProduceRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 
-use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, start, until};
+use crate::support::{Client, TIMEOUT, TOPIC, batch, crc, create_topic, start, until};
 
 fn entries(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).expect("a directory");
@@ -288,4 +288,62 @@ async fn kills_in_the_middle_of_producing_lose_nothing_acknowledged() {
         assert_eq!(*offset, i64::try_from(at).expect("small"));
         assert_eq!(value, format!("record {at}").as_bytes(), "each once and in order");
     }
+}
+
+/// A message as Kafka 0.10 wrote it: offset, length, then a checksum of what follows it.
+fn old_message(offset: u64) -> Vec<u8> {
+    let mut message = vec![1, 0];
+    message.extend(1_480_000_000_000i64.to_be_bytes());
+    message.extend((-1i32).to_be_bytes());
+    message.extend(5i32.to_be_bytes());
+    message.extend(b"value");
+    let sum = crc(0xedb8_8320, &message);
+    let length = u32::try_from(message.len() + 4).expect("small");
+    [&offset.to_be_bytes()[..], &length.to_be_bytes(), &sum.to_be_bytes(), &message].concat()
+}
+
+/// One log that cannot be opened does not keep a broker from serving the others, and the controller hears of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_cannot_be_opened_is_offline_and_led_elsewhere() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = start(2, dir.path()).await;
+    create_topic(&cluster, 2, 2, &[]).await;
+    for number in 0..3 {
+        Client::of(&cluster).produce(&batch(-1, number)).await;
+    }
+    let broken = BrokerId(1);
+    assert!(cluster.kill(broken).await);
+    // Messages of format 1, from before Kafka 0.11: left as they are and not served.
+    let segment = cluster.data_dir(broken).join(format!("{TOPIC}-0/00000000000000000000.log"));
+    let old: Vec<u8> = (0..4u64).flat_map(old_message).collect();
+    std::fs::write(&segment, &old).expect("written");
+    for side in ["index", "timeindex"] {
+        // Whatever hints at a good segment goes too; what is not there need not.
+        let _ = std::fs::remove_file(segment.with_extension(side));
+    }
+    let _ = std::fs::remove_file(segment.with_file_name("highwater-state"));
+    let _ = std::fs::remove_file(cluster.data_dir(broken).join("recovery-point-offset-checkpoint"));
+    cluster.restart(broken).await.expect("it starts all the same");
+    until("the other broker leading both, the broken one following one", async || {
+        let role = |partition: i32, id: BrokerId| {
+            let all = cluster.statuses(TOPIC, partition);
+            all.into_iter().find(|(broker, _)| *broker == id).and_then(|(_, status)| status).map(|status| status.role)
+        };
+        let whole = BrokerId(2);
+        let offline = role(0, broken).is_none() && role(0, whole) == Some(Role::Leader);
+        let one_leads = role(1, broken) == Some(Role::Leader) || role(1, whole) == Some(Role::Leader);
+        (offline && one_leads && role(1, broken).is_some()).then_some(())
+    })
+    .await;
+    assert_eq!(std::fs::read(&segment).expect("a segment"), old, "left as it was");
+    let address = cluster.address(broken).expect("an address").to_string();
+    let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
+    let data = PartitionProduceData::default().with_records(Some(batch(-1, 0).into()));
+    let topic = TopicProduceData::default()
+        .with_name(TopicName(StrBytes::from_static_str(TOPIC)))
+        .with_partition_data(vec![data]);
+    let request = ProduceRequest::default().with_acks(1).with_timeout_ms(1_000).with_topic_data(vec![topic]);
+    let response = connection.send_version(&request, 9).await.expect("an answer");
+    assert_eq!(response.responses[0].partition_responses[0].error_code, 56);
+    assert_eq!(Client::of(&cluster).read_all().await.len(), 6);
 }

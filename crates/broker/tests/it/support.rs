@@ -209,3 +209,15 @@ pub(crate) fn now() -> TimestampMs {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     TimestampMs(i64::try_from(since.as_millis()).expect("before the year 292 million"))
 }
+
+/// A cyclic redundancy check by its reflected polynomial: `0x82f6_3b78` is CRC-32C, `0xedb8_8320` zlib's.
+pub(crate) fn crc(polynomial: u32, bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ polynomial } else { crc >> 1 };
+        }
+    }
+    !crc
+}
