@@ -310,17 +310,22 @@ impl Opening {
         let Some(segment) = self.segments.last().cloned() else { return Ok(None) };
         let (base, len) = (segment.base(), segment.len());
         let file = segment.file()?;
-        let loaded = MemoryIndexes::load(&self.place, base, len)?;
-        let mut indexes = loaded.unwrap_or_else(|| MemoryIndexes::new(base));
+        let mut indexes = Arc::new(MemoryIndexes::new(base));
+        if let Some(loaded) = MemoryIndexes::load(&self.place, base, len)? {
+            let loaded = Arc::new(loaded);
+            if segment.confirms_last_time(&Indexes::Memory(loaded.clone())).map_err(unread)? {
+                indexes = loaded;
+            }
+        }
         let mut from = 0;
         if let Some(last) = indexes.offsets.last() {
             from = u64::from(last.position);
             let pointed_at = Walk::small(&*file, from, len).next_header().context("read", &segment.path())?;
             if !matches!(pointed_at, Found::Batch(_, header) if (base..=last.offset).contains(&header.base_offset())) {
-                (indexes, from) = (MemoryIndexes::new(base), 0);
+                from = 0;
             }
         }
-        let mut writer = IndexWriter::resume(Arc::new(indexes), base, len, self.options.index_interval_bytes);
+        let mut writer = IndexWriter::resume(indexes, base, len, self.options.index_interval_bytes);
         if from == 0 {
             // Without an entry to begin at, the entries are made on the way.
             writer = IndexWriter::new(base, self.options.index_interval_bytes);

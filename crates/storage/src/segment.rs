@@ -165,10 +165,25 @@ impl Segment {
             return Ok(indexes.clone());
         }
         let loaded = match Indexes::load(&self.place, self.base, self.len())? {
-            Some(loaded) => loaded,
-            None => self.rebuild_indexes()?,
+            Some(loaded) if self.confirms_last_time(&loaded)? => loaded,
+            _ => self.rebuild_indexes()?,
         };
         Ok(indexes.insert(loaded).clone())
+    }
+
+    /// Whether the batch that the last time entry names has that time. The order of entries does not tell: a single one
+    /// may say anything.
+    pub(crate) fn confirms_last_time(&self, indexes: &Indexes) -> Result<bool, ReadError> {
+        let Some(last) = indexes.last_time().context("read an index of", &self.path())? else { return Ok(true) };
+        let from = indexes.position_of(last.offset).context("read an index of", &self.path())?;
+        let file = self.file()?;
+        let mut walk = Walk::small(&*file, from, self.len());
+        while let Found::Batch(_, header) = walk.next_header().context("read", &self.path())? {
+            if header.last_offset() >= last.offset {
+                return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
+            }
+        }
+        Ok(false)
     }
 
     /// Puts the writer's indexes in place.
