@@ -74,7 +74,10 @@ impl Run {
     pub(crate) fn run(mut self, tally: &mut Tally, deadline: Instant, counts: Counts) -> bool {
         println!("\n$ {self}");
         let mut own = Tally::default();
-        let outcome = execute(&mut self.command, &mut own, deadline);
+        let outcome = execute(&mut self.command, deadline, |line| {
+            println!("{line}");
+            own.line(line);
+        });
         let succeeded = matches!(outcome, Ok(status) if status.success());
         match outcome {
             Err(error) => own.fail(format!("{self}: {error:#}")),
@@ -88,6 +91,20 @@ impl Run {
         let succeeded = succeeded && own.failed() == 0;
         tally.merge(own);
         succeeded
+    }
+
+    /// Runs it without showing or counting anything, and returns whether it succeeded and all that it printed.
+    ///
+    /// # Errors
+    /// If it cannot be started or is still running at `deadline`.
+    pub(crate) fn try_run(mut self, deadline: Instant) -> anyhow::Result<(bool, String)> {
+        let mut printed = String::new();
+        let status = execute(&mut self.command, deadline, |line| {
+            printed.push_str(line);
+            printed.push('\n');
+        });
+        let status = status.with_context(|| self.to_string())?;
+        Ok((status.success(), printed))
     }
 
     /// Runs it quietly and returns its standard output.
@@ -106,7 +123,7 @@ impl fmt::Display for Run {
     }
 }
 
-fn execute(command: &mut Command, tally: &mut Tally, deadline: Instant) -> anyhow::Result<ExitStatus> {
+fn execute(command: &mut Command, deadline: Instant, mut show: impl FnMut(&str)) -> anyhow::Result<ExitStatus> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot be started")?;
     let (lines, printed) = mpsc::channel();
     let out = child.stdout.take().map(|pipe| forward(pipe, lines.clone()));
@@ -117,10 +134,7 @@ fn execute(command: &mut Command, tally: &mut Tally, deadline: Instant) -> anyho
         let left = deadline.saturating_duration_since(Instant::now());
         // The channel closes when both pipes do, that is when the command and all that inherited its pipes are gone.
         match printed.recv_timeout(if late { Duration::from_secs(5) } else { left }) {
-            Ok(line) => {
-                println!("{line}");
-                tally.line(&line);
-            }
+            Ok(line) => show(&line),
             Err(mpsc::RecvTimeoutError::Timeout) if !late => {
                 late = true;
                 end_with_children(child.id());
