@@ -210,13 +210,15 @@ impl Log {
         synced?;
         self.shared.usable()?;
         self.directory_synced = self.directory_synced.max(directory.unwrap_or(0));
-        for kept in &mut self.sealed {
-            if sealed.iter().any(|synced| Arc::ptr_eq(synced, &kept.segment)) {
-                kept.file = None;
-            }
+        // A truncation may have cut what was synced, and other batches may have taken its place, in the same segment too.
+        let lowest_end = control.lowest_end();
+        let upto = upto.min(lowest_end);
+        let has = |list: &[Arc<Segment>], kept: &Sealed| {
+            kept.end <= lowest_end && list.iter().any(|segment| Arc::ptr_eq(segment, &kept.segment))
+        };
+        for kept in self.sealed.iter_mut().filter(|kept| has(&sealed, kept)) {
+            kept.file = None;
         }
-        // A truncation may have cut what was synced, and other batches may have taken its place.
-        let upto = upto.min(control.lowest_end());
         let flushed = self.shared.flushed().max(upto);
         self.shared.set_flushed(flushed);
         if flushed == self.end() {
@@ -224,7 +226,7 @@ impl Log {
             self.active.file = None;
         }
         let Some(Checkpointed { written, epochs, failed }) = checkpoint else { return Ok(flushed) };
-        self.sealed.retain(|kept| !written.iter().any(|written| Arc::ptr_eq(written, &kept.segment)));
+        self.sealed.retain(|kept| !has(&written, kept));
         self.epochs_written = self.epochs_written.max(epochs.unwrap_or(0));
         if let Some(error) = failed {
             return Err(error.into());

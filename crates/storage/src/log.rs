@@ -264,10 +264,12 @@ impl Log {
         let mut pending = Group::default();
         for batch in batches {
             let (header, size) = (&batch.header, batch.header.total_bytes());
-            if self.roll_is_due(header, pending.bytes as u64, now) {
+            let (first, last) = (header.base_offset(), header.last_offset());
+            let (timestamp, size_bytes) = (header.max_timestamp(), size as u64);
+            if self.is_roll_due(now, last, timestamp, size_bytes, pending.bytes as u64) {
                 self.write_group(bytes, &pending, now)?;
                 pending = Group { start: batch.position, ..Group::default() };
-                self.roll_if_due(now, header.base_offset(), header.last_offset(), header.max_timestamp(), size as u64)?;
+                self.roll_if_due(now, first, last, timestamp, size_bytes)?;
             }
             pending.bytes += size;
             pending.batches.push(batch);
@@ -574,19 +576,15 @@ impl Log {
         self.active.since.get_or_insert(now);
     }
 
-    fn roll_is_due(&self, header: &BatchHeader, pending: u64, now: TimestampMs) -> bool {
-        let bytes = pending + header.total_bytes() as u64;
-        self.is_roll_due(now, header.last_offset(), header.max_timestamp(), bytes)
-    }
-
-    /// Kafka's conditions (`LogSegment.shouldRoll`).
-    fn is_roll_due(&self, now: TimestampMs, last: Offset, timestamp: TimestampMs, bytes: u64) -> bool {
+    /// Kafka's conditions (`LogSegment.shouldRoll`), for a batch that would follow `pending` bytes behind the segment.
+    fn is_roll_due(&self, now: TimestampMs, last: Offset, timestamp: TimestampMs, bytes: u64, pending: u64) -> bool {
         let active = &self.active;
         if last - active.segment.base() > i64::from(i32::MAX) {
             return true;
         }
-        let fits = active.len.saturating_add(bytes) <= u64::from(self.options.segment_bytes);
-        active.len > 0 && (!fits || self.is_old(now, timestamp) || active.indexes.indexes().is_full(&self.options))
+        let occupied = active.len.saturating_add(pending);
+        let fits = occupied.saturating_add(bytes) <= u64::from(self.options.segment_bytes);
+        occupied > 0 && (!fits || self.is_old(now, timestamp) || active.indexes.indexes().is_full(&self.options))
     }
 
     /// Whether the active segment is too old for a record of this time: by its first record's time, or by the clock.
@@ -613,7 +611,7 @@ impl Log {
         timestamp: TimestampMs,
         bytes: u64,
     ) -> Result<(), AppendError> {
-        if !self.is_roll_due(now, last, timestamp, bytes) {
+        if !self.is_roll_due(now, last, timestamp, bytes, 0) {
             return Ok(());
         }
         let end = self.end();
@@ -707,7 +705,7 @@ fn last_of(first: Offset, last_offset_delta: i32) -> Result<Offset, AppendError>
 }
 
 /// Whether a write failed for want of room, which may be there again later.
-fn is_out_of_room(error: &IoError) -> bool {
+pub(crate) fn is_out_of_room(error: &IoError) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::StorageFull

@@ -17,10 +17,11 @@ use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
 use crate::error::{Damage, DamageKind, OpenError, ReadError};
+use crate::flush::Sealed;
 use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{FileExt, IoContext, IoError};
-use crate::log::{Active, EPOCHS_FILE, Log, write_epochs};
+use crate::log::{Active, EPOCHS_FILE, Log, is_out_of_room, write_epochs};
 use crate::metadata_files::{MetadataFileError, read_topic_id};
 use crate::names::SegmentFile;
 use crate::options::LogOptions;
@@ -145,6 +146,8 @@ struct Opening {
     start: Offset,
     end: Offset,
     recovery_point: Offset,
+    /// Segments whose index files could not be written.
+    unwritten: Vec<Sealed>,
     active: Option<Active>,
 }
 
@@ -180,6 +183,7 @@ impl Opening {
             start: Offset::ZERO,
             end: Offset::ZERO,
             recovery_point: Offset::ZERO,
+            unwritten: Vec::new(),
             active: None,
         })
     }
@@ -489,11 +493,20 @@ impl Opening {
     /// Writes the index files of the sealed segments that were scanned, where they are not what the batches say.
     fn write_scanned_indexes(&mut self, floor: usize) -> Result<(), OpenError> {
         let last = self.segments.len().saturating_sub(1);
-        for segment in self.segments.iter().take(last).skip(floor) {
+        for (at, segment) in self.segments.iter().enumerate().take(last).skip(floor) {
             let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
             if !IndexWriter::files_match(&self.place, segment.base(), &indexes)? {
-                IndexWriter::write_files(&self.place, segment.base(), &indexes)?;
                 self.report.indexes_rebuilt += 1;
+                match IndexWriter::write_files(&self.place, segment.base(), &indexes) {
+                    // A log on a full disk can be read. The files are for the next checkpoint to write.
+                    Err(error) if is_out_of_room(&error) => {
+                        let end = self.segments.get(at + 1).map_or(self.end, |next| next.base());
+                        let (segment, indexes) = (segment.clone(), Some(indexes));
+                        self.unwritten.push(Sealed { segment, file: None, end, indexes, snapshot: None });
+                        continue;
+                    }
+                    written => written?,
+                }
             }
             segment.unload_indexes();
         }
@@ -507,9 +520,14 @@ impl Opening {
                 continue;
             }
             let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
-            IndexWriter::write_files(&self.place, segment.base(), &indexes)?;
-            segment.rebuilt_indexes_written();
             self.report.indexes_rebuilt += 1;
+            match IndexWriter::write_files(&self.place, segment.base(), &indexes) {
+                Err(error) if is_out_of_room(&error) => {} // For housekeeping, then.
+                written => {
+                    written?;
+                    segment.rebuilt_indexes_written();
+                }
+            }
         }
         Ok(())
     }
@@ -561,8 +579,10 @@ impl Opening {
         epochs.truncate_from_start(self.start);
         let mut epochs_written = self.epochs_on_disk.as_ref() == Some(&epochs) || self.report.created;
         if self.report.epochs_rebuilt {
-            write_epochs(&self.place, epochs.entries())?;
-            epochs_written = true;
+            epochs_written = match write_epochs(&self.place, epochs.entries()) {
+                Err(error) if is_out_of_room(&error) => false,
+                written => written.map(|()| true)?,
+            };
         }
         let known = snapshots::list(&self.place)?;
         let past_end = known.iter().filter(|offset| **offset > self.end).count();
@@ -593,7 +613,7 @@ impl Opening {
             state,
             active,
             directory_changes: 0,
-            sealed: Vec::new(),
+            sealed: self.unwritten,
             epochs,
             producers: self.producers,
             recovery_point: self.recovery_point,
