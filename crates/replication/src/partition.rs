@@ -119,7 +119,7 @@ impl LogView for Log {
     }
 
     fn generation(&self) -> u64 {
-        0
+        Self::generation(self)
     }
 }
 
@@ -537,3 +537,6 @@ impl Partition {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
