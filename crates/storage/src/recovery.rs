@@ -230,7 +230,9 @@ impl Opening {
                 self.active = Some(active);
             }
             None => {
-                let known = state.last().map(|known| known.recovery_point);
+                // Of the segments below the log start some may be left of those that were being removed: the gaps between
+                // them are no lost tails.
+                let known = state.last().map(|known| known.recovery_point.max(known.log_start));
                 self.recovery_point = known.or(hints.recovery_point).unwrap_or(first).max(first);
                 // A log that we wrote has no gaps between segments; one of Kafka's may.
                 self.scan(known.is_some())?;

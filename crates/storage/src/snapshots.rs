@@ -77,7 +77,12 @@ pub(crate) fn replay(
     table: &mut ProducerTable,
 ) -> Result<(), ReadError> {
     for segment in segments.holding(from).iter().filter(|segment| segment.base() < end) {
-        let Some(first) = segment.locate(from)? else { continue };
+        let first = match segment.locate(from) {
+            Ok(Some(first)) => first,
+            // As below: the log keeps the segment, and so does the table what the others tell.
+            Ok(None) | Err(ReadError::Damaged(_)) => continue,
+            Err(error) => return Err(error),
+        };
         let file = segment.file()?;
         let mut walk = Walk::new(&*file, first.position, segment.len());
         loop {

@@ -377,6 +377,34 @@ fn the_start_moves_and_segments_go() {
     );
 }
 
+/// Whichever of the files of segments that were going a power cut brings back, they are below the log start.
+#[test]
+fn several_segments_go_at_once_before_any_was_checkpointed() {
+    for flushed in [false, true] {
+        let fs = disk(8);
+        let before = run(&fs, &[Op::Append(24, 0)]).after;
+        let mut log = reopen(&fs).unwrap();
+        for number in 24..48 {
+            log.append(NOW, LeaderEpoch(1), &batch(T0, &values(number))).unwrap();
+        }
+        let end = if flushed { log.flush().unwrap() } else { Offset(before.end) };
+        let limits = WorkLimits::new(log.end());
+        let step = log.housekeeping().step(NOW, &limits).unwrap();
+        assert!(matches!(step, Some(Step::SegmentsRetired { segments: 8.., .. })), "{step:?}");
+        let start = log.start();
+        let expected = Known::of(&log);
+        drop(log);
+        for (number, image) in fs.images(150, 1).into_iter().enumerate() {
+            let log = unwind(|| reopen(&image).unwrap(), || format!("image {number}, flushed: {flushed}"));
+            let found = Known::of(&log);
+            assert_eq!(found.start, start.0, "image {number}");
+            assert!(found.end >= end.0.max(start.0), "image {number}: {found:?} of {expected:?}, flushed: {flushed}");
+            let kept: Vec<_> = expected.from(start.0).filter(|(offset, ..)| *offset < found.end).cloned().collect();
+            assert_same(&found.records, &kept);
+        }
+    }
+}
+
 #[test]
 fn everything_is_deleted_and_offsets_are_not_given_again() {
     use Op::*;
