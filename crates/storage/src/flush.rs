@@ -105,6 +105,8 @@ struct Checkpointed {
     /// Segments whose side files are written.
     written: Vec<Arc<Segment>>,
     epochs: Option<u64>,
+    /// The epochs were not written, for they may be another history's.
+    left_epochs: bool,
     failed: Option<IoError>,
 }
 
@@ -141,10 +143,10 @@ impl FlushJob {
 
     fn write_checkpoint(&self) -> Option<Checkpointed> {
         let Checkpoint { epochs } = self.checkpoint.as_ref()?;
-        let mut done = Checkpointed { written: Vec::new(), epochs: None, failed: None };
+        let mut done = Checkpointed { written: Vec::new(), epochs: None, left_epochs: false, failed: None };
         if let Some((version, entries)) = epochs {
             match self.write_epochs(entries) {
-                Ok(()) => done.epochs = Some(*version),
+                Ok(written) => (done.epochs, done.left_epochs) = (written.then_some(*version), !written),
                 Err(error) => done.failed = Some(error),
             }
         }
@@ -157,13 +159,13 @@ impl FlushJob {
         Some(done)
     }
 
-    /// Not after a truncation, which wrote others.
-    fn write_epochs(&self, entries: &[(LeaderEpoch, Offset)]) -> Result<(), IoError> {
+    /// Not after a truncation, which may have written others; if it had none to write, the next checkpoint does.
+    fn write_epochs(&self, entries: &[(LeaderEpoch, Offset)]) -> Result<bool, IoError> {
         let _writing = self.control.writing();
         if self.control.lowest_end() < Offset::MAX {
-            return Ok(());
+            return Ok(false);
         }
-        write_epochs(&self.place, entries)
+        write_epochs(&self.place, entries).map(|()| true)
     }
 
     fn write_side_files(&self, sealed: &Sealed) -> Result<(), IoError> {
@@ -225,11 +227,14 @@ impl Log {
             // Nothing unsynced is left in it: an idle log holds no descriptor beyond the bound.
             self.active.file = None;
         }
-        let Some(Checkpointed { written, epochs, failed }) = checkpoint else { return Ok(flushed) };
+        let Some(Checkpointed { written, epochs, left_epochs, failed }) = checkpoint else { return Ok(flushed) };
         self.sealed.retain(|kept| !has(&written, kept));
         self.epochs_written = self.epochs_written.max(epochs.unwrap_or(0));
         if let Some(error) = failed {
             return Err(error.into());
+        }
+        if left_epochs && self.epochs_version > self.epochs_written {
+            return Ok(flushed);
         }
         let complete = self.sealed.first().map_or(upto, |kept| kept.segment.base().min(upto));
         if complete > self.recovery_point {
@@ -266,6 +271,13 @@ impl Log {
     fn has_job(&mut self) -> bool {
         self.jobs.retain(|job| job.strong_count() > 0);
         !self.jobs.is_empty() || self.shared.usable().is_err()
+    }
+
+    /// Jobs under way write no more side files. With the lock for these held, or one could be at it.
+    pub(crate) fn end_jobs(&self) {
+        for job in self.jobs.iter().filter_map(std::sync::Weak::upgrade) {
+            job.lower(Offset(i64::MIN));
+        }
     }
 
     /// A job for the batches that are not durable yet.

@@ -405,6 +405,7 @@ impl Log {
         // A job that somebody else still runs must not write side files after ours.
         let side_files = self.side_files.clone();
         let _writing = side_files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.end_jobs();
         self.active.indexes.finish();
         IndexWriter::write_files(&self.place, self.active.segment.base(), self.active.indexes.indexes())?;
         let snapshot = self.place.path(report.end, SegmentFile::ProducerSnapshot);
@@ -669,6 +670,10 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         self.shared.close(Fence::Closed);
+        // What is in the directory from now on is for the next one who opens it.
+        let side_files = self.side_files.clone();
+        let _writing = side_files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.end_jobs();
     }
 }
 

@@ -678,6 +678,51 @@ fn a_checkpoint_under_way_writes_nothing_for_segments_that_were_cut_or_went() {
 }
 
 #[test]
+fn leader_epochs_reach_their_file_although_a_checkpoint_met_a_cut() {
+    let expected = [(LeaderEpoch(0), Offset(0)), (LeaderEpoch(1), Offset(10))];
+    for close in [true, false] {
+        let fs = disk(1);
+        let mut log = filled(&fs, &small(), 10);
+        log.checkpoint().unwrap();
+        for number in 10..20 {
+            log.append(NOW, LeaderEpoch(1), &numbered(number, 90)).unwrap();
+        }
+        // The cut leaves all epochs, so that it has none to write.
+        let job = log.begin_checkpoint().unwrap();
+        assert_eq!(log.truncate_to(Offset(18)).unwrap().end, Offset(18));
+        log.finish_flush(job.run()).unwrap();
+        if close {
+            log.close().unwrap();
+        } else {
+            drop(log);
+        }
+        let (log, report) = open(&fs, &small());
+        assert_eq!(report.clean, close);
+        assert_eq!(log.epochs(), expected, "closed: {close}");
+    }
+}
+
+#[test]
+fn a_job_that_outlives_its_log_writes_no_side_files() {
+    for close in [true, false] {
+        let fs = disk(1);
+        let mut log = filled(&fs, &small(), 10);
+        log.assign_epoch(LeaderEpoch(1), Offset(10)).unwrap();
+        let job = log.begin_checkpoint().unwrap();
+        log.append(NOW, LeaderEpoch(2), &numbered(10, 90)).unwrap();
+        if close {
+            log.close().unwrap();
+        } else {
+            drop(log);
+        }
+        let before: Vec<_> = names(&fs).into_iter().map(|name| (file_bytes(&fs, &name), name)).collect();
+        let _ = job.run();
+        let after: Vec<_> = names(&fs).into_iter().map(|name| (file_bytes(&fs, &name), name)).collect();
+        assert!(before == after, "closed: {close}");
+    }
+}
+
+#[test]
 fn a_read_in_an_old_generation_is_superseded() {
     let fs = disk(1);
     let mut log = filled(&fs, &small(), 10);
