@@ -99,15 +99,14 @@ fn what_a_leader_grants_can_be_read_however_often_its_log_was_cut() {
 #[test]
 fn what_was_granted_before_a_cut_is_not_read_after_it() {
     let fs = SimFs::new(1);
-    let mut partition = partition(&fs);
-    led_by(&mut partition, ME, 1, &[ME]);
-    produce(&mut partition, "one").unwrap();
+    let mut partition = cut_as_a_follower(&fs);
+    led_by(&mut partition, ME, 3, &[ME]);
     produce(&mut partition, "two").unwrap();
     let request = request(&partition, FOLLOWER);
     let grant = partition.fetch(NOW, &request).unwrap();
-    led_by(&mut partition, OTHER, 2, &[ME, OTHER]);
-    reply(&mut partition, 2, &[], Some(EpochEnd { epoch: LeaderEpoch(1), end: Offset(1) }));
-    reply(&mut partition, 2, &batch(1, 2, "another two"), None);
+    led_by(&mut partition, OTHER, 4, &[ME, OTHER]);
+    reply(&mut partition, 4, &[], Some(EpochEnd { epoch: LeaderEpoch(0), end: Offset(1) }));
+    reply(&mut partition, 4, &batch(1, 4, "another two"), None);
     assert_eq!(partition.log().end(), Offset(2), "the same offsets, another history");
     assert!(matches!(read(&partition, &grant), Err(ReadError::Superseded)));
 }
