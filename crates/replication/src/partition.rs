@@ -197,9 +197,7 @@ impl Partition {
         let appended = match self.log.append_checked(now, epoch, batch) {
             Ok(appended) => appended,
             Err(error) => {
-                if let AppendError::Closed(fence) = &error {
-                    self.log_failed(now, "append", fence.to_string());
-                }
+                self.settle(now);
                 return Err(error.into());
             }
         };
@@ -384,16 +382,14 @@ impl Partition {
         }
         let input = match self.log.append_replicated(now, records) {
             Ok(_) => Input::Replicated,
-            Err(AppendError::Closed(fence)) => {
-                Input::LogFailed(FenceReason::Log { verb: "append", cause: fence.to_string() })
-            }
             // Damaged on the way, or no room: nothing is lost by asking again.
             Err(_) => Input::ReplicatedRefused,
         };
         self.replica.handle(now, &self.log, input);
     }
 
-    /// Carries out what the replica wants until it wants nothing more, then checks the invariants.
+    /// Carries out what the replica wants until it wants nothing more, then checks the invariants, and whether the log
+    /// has closed: it may in a call that failed for another reason, or in a job that nobody has given back yet.
     fn settle(&mut self, now: TimestampMs) {
         loop {
             while let Some(output) = self.replica.poll_output() {
@@ -402,6 +398,10 @@ impl Partition {
                 }
             }
             self.replica.check(&self.log);
+            if let Some(fence) = self.log.fence() {
+                let reason = FenceReason::Log { verb: "go on", cause: fence.to_string() };
+                self.replica.handle(now, &self.log, Input::LogFailed(reason));
+            }
             match self.replica.poll_output() {
                 Some(output) => self.pass_on(output),
                 None => return,

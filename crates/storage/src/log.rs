@@ -334,6 +334,12 @@ impl Log {
         self.shared.generation()
     }
 
+    /// Why the log takes no more calls, if it does not. The call in which that came about may have failed with another
+    /// error, or not at all.
+    pub fn fence(&self) -> Option<Fence> {
+        self.shared.usable().err()
+    }
+
     /// The options.
     pub fn options(&self) -> &LogOptions {
         &self.options

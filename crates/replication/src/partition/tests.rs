@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use highwater_storage::fs::SimFs;
+use highwater_storage::fs::{Call, Fault, SimFs};
 use highwater_storage::{
     BatchBuilder, Codec, EpochEnd, Fetched, OpenHints, ProduceRules, ReadError, ReadLimit, Record,
 };
 
 use super::*;
 use crate::Isolation;
-use crate::event::FetchedRecords;
+use crate::event::{FetchedRecords, Role};
 
 const ME: BrokerId = BrokerId(1);
 const OTHER: BrokerId = BrokerId(2);
@@ -109,4 +109,41 @@ fn what_was_granted_before_a_cut_is_not_read_after_it() {
     reply(&mut partition, 4, &batch(1, 4, "another two"), None);
     assert_eq!(partition.log().end(), Offset(2), "the same offsets, another history");
     assert!(matches!(read(&partition, &grant), Err(ReadError::Superseded)));
+}
+
+/// Whichever call finds out that the disk fails, and by whichever error: the partition is given up at once, and says so.
+#[test]
+fn a_log_that_closes_takes_its_partition_along() {
+    type Act = fn(&mut Partition);
+    let leads: Act = |partition| {
+        led_by(partition, ME, 4, &[ME]);
+        assert!(produce(partition, "refused").is_err());
+    };
+    let follows: Act = |partition| reply(partition, 2, &batch(1, 2, "refused"), None);
+    let keeps_house: Act = |partition| {
+        partition.configure(
+            NOW,
+            ReplicaConfig::new(ME, BrokerEpoch(1)),
+            LogOptions { retention_ms: 0, ..LogOptions::default() },
+        );
+        led_by(partition, ME, 4, &[ME]);
+        let work = partition.begin_work(NOW.after(1 << 40)).unwrap();
+        assert!(partition.finish_work(NOW, work.run()).is_err());
+    };
+    let table = [
+        ("a write of the leader", Fault::Eio, Call::Write, ".log", leads),
+        ("a write of the follower", Fault::Eio, Call::Write, ".log", follows),
+        ("a state that is not synced", Fault::SyncFails, Call::SyncData, "highwater-state", keeps_house),
+    ];
+    for (what, fault, call, part, act) in table {
+        let fs = SimFs::new(1);
+        let mut partition = cut_as_a_follower(&fs);
+        fs.inject_lasting(fault, call, part, 1);
+        act(&mut partition);
+        assert!(fs.faults_hit() > 0, "{what}");
+        assert_eq!(partition.status().role, Role::Fenced, "{what}");
+        let effects: Vec<Effect> = std::iter::from_fn(|| partition.poll_effect()).collect();
+        let fenced = effects.iter().filter(|effect| matches!(effect, Effect::Fenced { .. })).count();
+        assert_eq!(fenced, 1, "{what}: {effects:?}");
+    }
 }
