@@ -262,22 +262,26 @@ impl Log {
     /// As [`Log::finish_flush`].
     pub fn checkpoint(&mut self) -> Result<Offset, FlushError> {
         self.shared.usable()?;
+        // What another job under way has yet to write is older than what this one does.
+        self.disown_jobs();
         if let Some(job) = self.checkpoint_job() {
             self.finish_flush(job.run())?;
         }
         Ok(self.recovery_point)
     }
 
+    /// Whatever jobs are under way write no more side files, and what they sync counts for nothing. Waits for a file
+    /// that one of them is writing.
+    pub(crate) fn disown_jobs(&mut self) {
+        let _writing = self.side_files.lock().unwrap_or_else(PoisonError::into_inner);
+        for job in self.jobs.drain(..).filter_map(|job| job.upgrade()) {
+            job.lower(Offset(i64::MIN));
+        }
+    }
+
     fn has_job(&mut self) -> bool {
         self.jobs.retain(|job| job.strong_count() > 0);
         !self.jobs.is_empty() || self.shared.usable().is_err()
-    }
-
-    /// Jobs under way write no more side files. With the lock for these held, or one could be at it.
-    pub(crate) fn end_jobs(&self) {
-        for job in self.jobs.iter().filter_map(std::sync::Weak::upgrade) {
-            job.lower(Offset(i64::MIN));
-        }
     }
 
     /// A job for the batches that are not durable yet.

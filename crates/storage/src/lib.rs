@@ -1,4 +1,51 @@
 //! An embeddable commit log in Apache Kafka's on-disk format.
+//!
+//! A [`Log`] is one partition: a directory of segments with their indexes, which Kafka can open and which may come from
+//! Kafka. It appends record batches, reads them while it goes on writing, truncates, forgets old ones, and recovers what
+//! a crash left. There are no threads, no clock and no network in here: the caller tells the time, chooses when to sync
+//! and on which thread, and runs the housekeeping. All file access goes through [`fs::Fs`], and with [`fs::SimFs`] comes
+//! a disk that crashes, tears and fails on demand, for your own tests too.
+//!
+//! ```
+//! use highwater_storage::{
+//!     BatchBuilder, Codec, LeaderEpoch, Log, LogOptions, Offset, ReadLimit, Record, TimestampMs, batches,
+//! };
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("log");
+//! let (mut log, report) = Log::open(&path, LogOptions::default())?;
+//! assert!(report.created);
+//!
+//! let now = TimestampMs(1_700_000_000_000);
+//! let mut builder = BatchBuilder::new(Codec::None);
+//! builder.push(Record::new(now, b"first")).push(Record::keyed(now, b"key", b"second"));
+//! let appended = log.append(now, LeaderEpoch(0), &builder.build())?;
+//! assert_eq!((appended.first, appended.last), (Offset(0), Offset(1)));
+//! log.flush()?; // From here on it survives a power cut.
+//!
+//! let reader = log.reader(); // For any thread, while the log goes on.
+//! let fetched = reader.read(Offset(1), ReadLimit::bytes(1 << 20))?;
+//! for batch in batches(&fetched.bytes) {
+//!     let batch = batch?; // Whole batches: this one begins at offset 0.
+//!     let values: Vec<_> = batch.records().unwrap().map(|record| record.unwrap().value.unwrap()).collect();
+//!     assert_eq!(values, [b"first".as_slice(), b"second"]);
+//! }
+//! log.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What may be lost when:
+//!
+//! | after | a crash of the process | a power cut |
+//! |---|---|---|
+//! | [`Log::append`] | nothing | what was not flushed, from some batch on; never one in the middle |
+//! | [`Log::flush`], or a [`FlushPolicy`] that synced | nothing | nothing |
+//! | [`Log::truncate_to`], [`Log::advance_start`], [`Log::reset_to`] | nothing comes back | nothing comes back |
+//!
+//! Start with [`Log`] and [`LogReader`]; [`RecoveryReport`] says what opening found, [`Log::begin_flush`] and
+//! [`Log::begin_work`] how to keep disks off the writer's thread. The examples `append_and_read`, `tail` and
+//! `crash_test_your_code` show one use each.
+
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod batch;

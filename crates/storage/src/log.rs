@@ -408,10 +408,6 @@ impl Log {
             return Ok(report);
         }
         self.checkpoint()?;
-        // A job that somebody else still runs must not write side files after ours.
-        let side_files = self.side_files.clone();
-        let _writing = side_files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.end_jobs();
         self.active.indexes.finish();
         IndexWriter::write_files(&self.place, self.active.segment.base(), self.active.indexes.indexes())?;
         let snapshot = self.place.path(report.end, SegmentFile::ProducerSnapshot);
@@ -676,10 +672,8 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         self.shared.close(Fence::Closed);
-        // What is in the directory from now on is for the next one who opens it.
-        let side_files = self.side_files.clone();
-        let _writing = side_files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.end_jobs();
+        // The directory may be opened again at once, by a log that knows nothing of them.
+        self.disown_jobs();
     }
 }
 

@@ -244,17 +244,18 @@ impl LogReader {
         })
     }
 
-    /// The first record with the largest timestamp of all records below `upper`.
+    /// The first record with the largest timestamp of all records from the start on and below `upper`.
     pub fn max_timestamp(&self, upper: Offset) -> Result<Option<FoundTimestamp>, ReadError> {
         self.steady(None, |segments| {
-            let end = self.shared.end();
+            let (start, end) = (self.shared.start(), self.shared.end());
+            let upper = upper.min(end);
             let mut largest = TimestampMs::NONE;
-            for (segment, next) in segments.with_ends(end) {
-                if segment.base() >= upper || next <= self.shared.start() {
-                    continue;
-                }
+            for (segment, next) in
+                segments.with_ends(end).filter(|(segment, next)| segment.base() < upper && *next > start)
+            {
+                let whole = start <= segment.base() && next <= upper;
                 let in_segment =
-                    if next <= upper { segment.largest_timestamp()? } else { largest_below(segment, upper)? };
+                    if whole { segment.largest_timestamp()? } else { largest_between(segment, start, upper)? };
                 largest = largest.max(in_segment);
             }
             if largest == TimestampMs::NONE {
@@ -350,17 +351,29 @@ fn read_batches(
     Ok(Some((header.base_offset(), next)))
 }
 
-/// The largest timestamp of the batches wholly below `upper`.
-fn largest_below(segment: &Segment, upper: Offset) -> Result<TimestampMs, ReadError> {
-    let largest = std::cell::Cell::new(TimestampMs::NONE);
-    segment.locate_where(segment.base(), |header| {
-        let past = header.last_offset() >= upper;
-        if !past {
-            largest.set(largest.get().max(header.max_timestamp()));
+/// The largest timestamp of a segment's records from `start` on and below `upper`.
+fn largest_between(segment: &Segment, start: Offset, upper: Offset) -> Result<TimestampMs, ReadError> {
+    let mut largest = TimestampMs::NONE;
+    let mut near = start.max(segment.base());
+    while near < upper {
+        let wanted = |header: &BatchHeader| header.last_offset() >= near && header.max_timestamp() > largest;
+        let Some(located) = segment.locate_where(near, wanted)? else { break };
+        let header = &located.header;
+        if header.base_offset() >= start && header.last_offset() < upper {
+            largest = header.max_timestamp();
+        } else if header.base_offset() < upper {
+            // A limit lies inside of this batch.
+            let bytes = segment.read_batch(&located)?;
+            for_each_record(segment, &located, &bytes, |offset, timestamp| {
+                if start <= offset && offset < upper {
+                    largest = largest.max(timestamp);
+                }
+                true
+            })?;
         }
-        past
-    })?;
-    Ok(largest.get())
+        near = header.next_offset();
+    }
+    Ok(largest)
 }
 
 /// The first record of a batch at or after `start` whose timestamp is `timestamp` or later.
@@ -371,6 +384,24 @@ fn first_in_batch(
     start: Offset,
     timestamp: TimestampMs,
 ) -> Result<Option<FoundTimestamp>, ReadError> {
+    let mut first = None;
+    for_each_record(segment, located, bytes, |offset, record_timestamp| {
+        if offset >= start && record_timestamp >= timestamp {
+            let leader_epoch = located.header.leader_epoch();
+            first = Some(FoundTimestamp { offset, timestamp: record_timestamp, leader_epoch });
+        }
+        first.is_none()
+    })?;
+    Ok(first)
+}
+
+/// Calls `visit` with offset and timestamp of each record of a batch, until it returns false.
+fn for_each_record(
+    segment: &Segment,
+    located: &Located,
+    bytes: &[u8],
+    mut visit: impl FnMut(Offset, TimestampMs) -> bool,
+) -> Result<(), ReadError> {
     let header = &located.header;
     let undecodable = |what: String| segment.damage(located.position, DamageKind::Records(what));
     let (batch, _) = BatchView::parse(bytes).map_err(|error| undecodable(error.to_string()))?;
@@ -379,17 +410,15 @@ fn first_in_batch(
     let mut source = RecordStream::new(BufReader::new(records.map_err(|error| undecodable(error.to_string()))?));
     for _ in 0..header.record_count() {
         let record = source.next_record().map_err(|error| undecodable(format!("{error:?}")))?;
-        let offset = header.base_offset() + i64::from(record.offset_delta);
-        let record_timestamp = match header.attributes().timestamp_type() {
+        let timestamp = match header.attributes().timestamp_type() {
             TimestampType::CreateTime => header.base_timestamp().after(record.timestamp_delta),
             TimestampType::LogAppendTime => header.max_timestamp(),
         };
-        if offset >= start && record_timestamp >= timestamp {
-            let leader_epoch = header.leader_epoch();
-            return Ok(Some(FoundTimestamp { offset, timestamp: record_timestamp, leader_epoch }));
+        if !visit(header.base_offset() + i64::from(record.offset_delta), timestamp) {
+            break;
         }
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Decompression stops here: no batch that was let in grows to this, a damaged one might.
