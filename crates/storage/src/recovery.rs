@@ -190,11 +190,15 @@ impl Opening {
 
     /// A state file of ours beats the root's hints, which may be older; without one they serve.
     fn run(&mut self, state: &mut StateFile, hints: OpenHints) -> Result<(), OpenError> {
-        let log_start = |state: &StateFile| {
-            let start = state.last().map_or_else(|| hints.log_start.unwrap_or(Offset::ZERO), |known| known.log_start);
-            start.max(Offset::ZERO)
-        };
         let was_clean = hints.clean == Some(true);
+        // We mark the root after the logs. A root that was closed well around a log that was not is another program's:
+        // it recovered the log, and may have removed segments and left gaps since.
+        let passed_on = was_clean && state.last().is_some_and(|known| !known.clean);
+        let log_start = |state: &StateFile| {
+            let hinted = hints.log_start.unwrap_or(Offset::ZERO).max(Offset::ZERO);
+            let known = state.last().map(|known| known.log_start);
+            known.map_or(hinted, |known| if passed_on { known.max(hinted) } else { known })
+        };
         self.read_epochs()?;
         let Some(first) = self.segments.first().map(|segment| segment.base()) else {
             self.report.clean = true;
@@ -202,6 +206,7 @@ impl Opening {
         };
         if let Some(known) = state.last()
             && !known.clean
+            && !passed_on
             && first > known.log_start.max(known.recovery_point)
         {
             // The start is recorded before segments go, so this one never was the first: those before it were being
@@ -235,7 +240,7 @@ impl Opening {
                 let known = state.last().map(|known| known.recovery_point.max(known.log_start));
                 self.recovery_point = known.or(hints.recovery_point).unwrap_or(first).max(first);
                 // A log that we wrote has no gaps between segments; one of Kafka's may.
-                self.scan(known.is_some())?;
+                self.scan(known.is_some() && !passed_on)?;
             }
         }
         let log_start = log_start(state);
@@ -373,6 +378,7 @@ impl Opening {
         }
         self.rebuild_missing_epochs(floor)?;
         let mut expected = base;
+        let mut behind_gap = self.recovery_point;
         let mut at = floor;
         while let Some(segment) = self.segments.get(at).cloned() {
             if segment.base() < expected || (contiguous && segment.base() != expected) {
@@ -383,7 +389,9 @@ impl Opening {
                 }
                 break;
             }
-            expected = segment.base();
+            if segment.base() > expected {
+                (expected, behind_gap) = (segment.base(), segment.base());
+            }
             let scanned = self.scan_segment(&segment, &mut expected)?;
             if let Some((position, reason)) = scanned {
                 self.cut(at + 1, &segment, position, expected, reason)?;
@@ -398,7 +406,9 @@ impl Opening {
             let Indexes::Memory(indexes) = last.indexes().map_err(unread)? else { unreachable!("set by the scan") };
             self.active = Some(resume(last, indexes, last.len(), &self.options).map_err(unread)?);
         }
-        self.recovery_point = self.recovery_point.min(self.end);
+        // All of it is synced by now. Were the point to stay before a gap, the next recovery would take that, in a log of
+        // ours, for a lost tail.
+        self.recovery_point = self.recovery_point.max(behind_gap).min(self.end);
         Ok(())
     }
 

@@ -591,3 +591,41 @@ fn a_read_error_is_an_error_and_not_the_end() {
     assert_eq!(log.read(Offset(3), ReadLimit::bytes(1)).unwrap().first, Offset(3));
     let _ = fs.open(&path(LOG), OpenMode::Read).unwrap();
 }
+
+/// Another program removed segments and records. It has been here since the log crashed, and stopped well; or we never
+/// were, and it did not.
+#[test]
+fn what_another_program_left_is_kept_with_its_gaps() {
+    for was_ours in [true, false] {
+        let fs = disk(1);
+        let (mut log, _) = open(&fs, &small());
+        for number in 0..30 {
+            append(&mut log, &numbered(number, 90));
+        }
+        let before = contents(&log.reader());
+        let bases: Vec<i64> = log.segments().iter().map(|segment| segment.base.0).collect();
+        drop(log);
+        // Retention took the first two, compaction emptied another.
+        for base in [bases[0], bases[1], bases[3]] {
+            fs.remove_file(&path(&format!("{base:020}.log"))).unwrap();
+        }
+        if !was_ours {
+            fs.remove_file(&path("highwater-state")).unwrap();
+        }
+        fs.sync_everything();
+        let kept = |offset: i64| (bases[2]..bases[3]).contains(&offset) || offset >= bases[4];
+        let mut expected: Vec<_> = before.into_iter().filter(|(offset, _)| kept(*offset)).collect();
+        let log_start = Some(Offset(bases[2]));
+        let mut hints = OpenHints { clean: Some(was_ours), recovery_point: log_start, log_start };
+        for round in 0..3 {
+            let (mut log, report) = open_hinted(&fs, &small(), hints);
+            assert!(!report.clean && report.cut.is_none(), "round {round}: {report:?}");
+            assert_eq!((log.start().0, log.end().0), (bases[2], 30 + round));
+            assert_eq!(contents(&log.reader()), expected);
+            append(&mut log, &batch(T0, &[b"goes on"]));
+            expected.push((30 + round, b"goes on".to_vec()));
+            // A crash: from now on our own file tells.
+            hints = OpenHints::default();
+        }
+    }
+}
