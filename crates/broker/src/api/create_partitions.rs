@@ -36,9 +36,7 @@ async fn answer(cluster: &ClusterHandle, request: CreatePartitionsRequest) -> Cr
         let answer = CreatePartitionsTopicResult::default().with_name(name.into());
         results.push(match result {
             Ok(()) => answer.with_error_message(None),
-            Err(error) => answer
-                .with_error_code(error.code().number())
-                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+            Err(error) => answer.with_error_code(error.code().number()).with_error_message(Some(super::told(error))),
         });
     }
     CreatePartitionsResponse::default().with_results(results)

@@ -126,9 +126,7 @@ fn to_result(
             .with_num_partitions(created.partitions)
             .with_replication_factor(created.replication_factor)
             .with_configs(Some(configs(config, &overrides))),
-        Err(error) => answer
-            .with_error_code(error.code().number())
-            .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+        Err(error) => answer.with_error_code(error.code().number()).with_error_message(Some(super::told(error))),
     }
 }
 
@@ -244,6 +242,35 @@ mod tests {
         let codes: Vec<_> = twice.iter().map(|result| (result.name.to_string(), result.error_code)).collect();
         assert_eq!(codes, [("d".to_owned(), 42), ("e".to_owned(), 0)]);
         assert_eq!(cluster.image().topics.keys().map(|name| name.to_string()).collect::<Vec<_>>(), ["e"]);
+    }
+
+    /// What a client may send may be quoted, but not so that the answer cannot be written.
+    #[tokio::test]
+    async fn names_and_values_of_any_length_get_their_code_in_every_version() {
+        let members = cluster_of(1).await;
+        let long = "é".repeat(0x7fff / 2);
+        let config = |key: &str, value: &str| {
+            let entry = CreatableTopicConfig::default().with_name(name(key)).with_value(Some(name(value)));
+            topic("c", 1, 1).with_configs(vec![entry])
+        };
+        for version in 2..=7 {
+            for (topic, code) in [
+                (topic(&long, 1, 1), 17),
+                (topic(&"x".repeat(0x7fff), 1, 1), 17),
+                (config(&long, "1"), 40),
+                (config("retention.ms", &long), 40),
+                (config("cleanup.policy", &long), 40),
+            ] {
+                let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
+                let mut response = answer(&members[0], &BrokerConfig::default(), version, request).await;
+                assert_eq!(response.topics[0].error_code, code);
+                // What is not in old versions.
+                if version < 5 {
+                    response.topics[0].configs = Some(Vec::new());
+                }
+                crate::api::tests::encodes(crate::api::ApiKey::CreateTopics, &response, version);
+            }
+        }
     }
 
     #[tokio::test]

@@ -85,7 +85,7 @@ fn to_result(
                 .with_name(asked.name)
                 .with_topic_id(asked.topic_id)
                 .with_error_code(code.number())
-                .with_error_message(Some(StrBytes::from_string(error.to_string())))
+                .with_error_message(Some(super::told(error)))
         }
     }
 }

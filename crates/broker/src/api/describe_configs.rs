@@ -1,5 +1,7 @@
 //! DescribeConfigs (32): what topics and this broker are configured to do, and where each value comes from.
 
+use std::collections::BTreeSet;
+
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
@@ -49,7 +51,11 @@ fn answer(
         synonyms: request.include_synonyms,
         documentation: version >= 3 && request.include_documentation,
     };
-    let results = request.resources.into_iter().map(|resource| {
+    // Each is answered once, however often it is named: an answer is a thousand times as long as its question.
+    let mut seen = BTreeSet::new();
+    let mut resources = request.resources;
+    resources.retain(|resource| seen.insert((resource.resource_type, resource.resource_name.clone())));
+    let results = resources.into_iter().map(|resource| {
         let described = match resource.resource_type {
             TOPIC => topic(image, config, &resource, detail),
             BROKER => broker(config, &resource, detail),
@@ -60,9 +66,7 @@ fn answer(
             .with_resource_name(resource.resource_name);
         match described {
             Ok(configs) => result.with_configs(configs).with_error_message(None),
-            Err((code, message)) => {
-                result.with_error_code(code.into()).with_error_message(Some(StrBytes::from_string(message)))
-            }
+            Err((code, message)) => result.with_error_code(code.into()).with_error_message(Some(super::told(message))),
         }
     });
     DescribeConfigsResponse::default().with_results(results.collect())
@@ -244,6 +248,21 @@ mod tests {
         assert_eq!(some.configs.len(), 1);
         assert_eq!(value(&some, "min.insync.replicas"), ("1", DEFAULT_SOURCE));
         assert!(ask(TOPIC, "books", Some(&[]), 4).configs.is_empty());
+    }
+
+    #[test]
+    fn a_resource_named_many_times_is_told_once() {
+        let resource = |name| {
+            DescribeConfigsResource::default()
+                .with_resource_type(TOPIC)
+                .with_resource_name(StrBytes::from_static_str(name))
+                .with_configuration_keys(None)
+        };
+        let names = ["books", "nope", "books", "books", "nope"];
+        let request = DescribeConfigsRequest::default().with_resources(names.map(resource).to_vec());
+        let results = answer(&image(), &config(), request, 4).results;
+        let told: Vec<_> = results.iter().map(|result| (&*result.resource_name, result.error_code)).collect();
+        assert_eq!(told, [("books", 0), ("nope", 3)]);
     }
 
     #[test]

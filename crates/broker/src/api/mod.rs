@@ -81,9 +81,22 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::DescribeCluster, 0, 2),
 ];
 
+/// The most a client is told in words.
+const MESSAGE_BYTES_MAX: usize = 1000;
+
 /// The versions of `api` that are served, if it is.
 pub fn supported(api: ApiKey) -> Option<Supported> {
     SUPPORTED.iter().find(|supported| supported.api == api).copied()
+}
+
+/// A message for a client, cut to a length that every version's encoding takes: it may quote what the client sent.
+fn told(message: impl std::fmt::Display) -> StrBytes {
+    let mut text = message.to_string();
+    if text.len() > MESSAGE_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(MESSAGE_BYTES_MAX));
+        text.push('…');
+    }
+    StrBytes::from_string(text)
 }
 
 /// When a request that may take `timeout_ms` is to be answered; a negative time is none.

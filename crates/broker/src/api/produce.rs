@@ -117,7 +117,7 @@ impl Refusal {
 
     fn write(self, answer: &mut PartitionProduceResponse) {
         answer.error_code = self.code.number();
-        answer.error_message = self.message.map(StrBytes::from_string);
+        answer.error_message = self.message.map(super::told);
         let error = |record: RecordError| {
             BatchIndexAndErrorMessage::default()
                 .with_batch_index(record.index)

@@ -224,8 +224,14 @@ fn every_name() -> impl Iterator<Item = &'static str> {
     own.chain(topics).chain(UNUSED_BROKER_KEYS.iter().copied())
 }
 
+/// No key there is comes near this, and comparing takes time that grows with the length: names come from clients too.
+const NAME_BYTES_COMPARED: usize = 128;
+
 /// The closest of `names`, unless none is close.
 pub(super) fn nearest<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if key.len() > NAME_BYTES_COMPARED {
+        return None;
+    }
     let limit = (key.chars().count() / 3).max(2);
     names.map(|name| (distance(key, name), name)).filter(|&(edits, _)| edits <= limit).min().map(|(_, name)| name)
 }

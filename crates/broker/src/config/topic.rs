@@ -195,6 +195,14 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_any_length_is_refused_at_once() {
+        let started = std::time::Instant::now();
+        let error = resolve(&[(&"retention.ms".repeat(200_000), "1")]).unwrap_err();
+        assert!(matches!(error, InvalidTopicConfig::Unknown { nearest: None, .. }));
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+
+    #[test]
     fn every_value_shown_reads_back_to_the_same_config() {
         let odd = resolve(&[
             ("message.timestamp.type", "LogAppendTime"),

@@ -86,6 +86,9 @@ pub(super) struct Message {
     pub(super) flexible_since: i16,
 }
 
+/// The longest text, in whatever form its length is written.
+const STRING_BYTES_MAX: usize = 0x7fff;
+
 /// What decoding makes of a structure, at most, whatever its fields: the largest of the protocol crate's is 136 bytes.
 const STRUCT_DECODED_BYTES: usize = 136;
 /// What it makes of a text, besides the characters, which it shares with the frame.
@@ -160,6 +163,8 @@ impl Walk<'_> {
 
     fn string(&mut self, nullable: bool) -> Result<(), Malformed> {
         match self.length(2, nullable)? {
+            // The compact form could say more; Kafka's own reader does not take it either.
+            Some(bytes) if bytes > STRING_BYTES_MAX => Err(self.malformed("a text longer than any may be")),
             Some(bytes) => self.skip(bytes),
             None => Ok(()),
         }

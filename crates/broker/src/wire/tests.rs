@@ -556,6 +556,20 @@ fn a_message_that_would_swell_is_refused() {
 }
 
 #[test]
+fn no_form_of_a_text_says_more_than_two_bytes_can() {
+    // FindCoordinator 3, a key in the compact form: the length is one more.
+    let request = |length: usize| {
+        let more = u32::try_from(length + 1).unwrap();
+        let mut body = vec![more as u8 | 0x80, (more >> 7) as u8 | 0x80, (more >> 14) as u8];
+        body.resize(3 + length, b'x');
+        body.extend([0, 0]);
+        check_request(ApiKey::FindCoordinator, 3, &body)
+    };
+    assert_eq!(request(0x7fff), Ok(()));
+    assert_eq!(request(0x8000).unwrap_err().what, "a text longer than any may be");
+}
+
+#[test]
 fn tags_must_rise_and_be_of_their_size() {
     let request = |tags: &[u8]| {
         let mut body = vec![1, 1];
