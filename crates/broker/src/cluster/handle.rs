@@ -144,6 +144,7 @@ pub(super) struct Shared {
     pub(super) producer_ids: ProducerIds,
     /// Announcements of failed replicas, by path: made again in each new session.
     offline: Mutex<BTreeMap<String, Bytes>>,
+    announcing: tokio::sync::Mutex<()>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -154,11 +155,23 @@ impl Shared {
 
     /// Makes the announcements that this session has not made yet.
     pub(super) async fn announce_offline(&self) -> Result<(), StoreFailure> {
+        // One at a time, or an old announcement could replace a newer one.
+        let _turn = self.announcing.lock().await;
         let announcements = self.offline().clone();
         for (path, data) in announcements {
-            match self.store.commit(vec![Op::CreateEphemeral { path, data }]).await {
-                Err(error) if error.cause != CommitCause::Exists => return Err(error.into()),
-                _ => {}
+            let announce = Op::CreateEphemeral { path: path.clone(), data: data.clone() };
+            match self.store.commit(vec![announce.clone()]).await {
+                Ok(_) => {}
+                // Made already, or it speaks of an earlier leadership or of a topic that had this name before.
+                Err(error) if error.cause == CommitCause::Exists => {
+                    let Some(stale) = read(&*self.store, &path).await?.filter(|stored| stored.data != data) else {
+                        continue;
+                    };
+                    // Watched is the set of announcements, so a new one takes the old one's place.
+                    let withdraw = Op::Delete { path, version: Some(stale.version) };
+                    self.store.commit(vec![withdraw, announce]).await?;
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -190,6 +203,7 @@ impl ClusterHandle {
             registration: watch::Sender::new(Registration::Unregistered),
             commands,
             offline: Mutex::new(BTreeMap::new()),
+            announcing: tokio::sync::Mutex::default(),
             tasks: Mutex::new(Vec::new()),
         });
         let (loaded, is_loaded) = oneshot::channel();
@@ -304,12 +318,13 @@ impl ClusterHandle {
     }
 
     /// Tells the controller that this broker's replica of a partition has failed (its log is closed): another one is
-    /// elected if it led, and it stays out of elections for as long as this process lives.
+    /// elected if it led, and it stays out of elections for as long as this process lives. A later report about a topic
+    /// of the same name takes the place of an earlier one.
     pub async fn report_offline(&self, partition: &TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) {
         let path = znodes::offline_path(self.id(), &partition.topic, partition.partition);
         let data = znodes::encode_offline(topic_id, leader_epoch);
-        let replaced = self.shared.offline().insert(path, data);
-        if replaced.is_some() {
+        let before = self.shared.offline().insert(path, data.clone());
+        if before == Some(data) {
             return;
         }
         while let Err(StoreFailure::Unavailable) = self.shared.announce_offline().await {

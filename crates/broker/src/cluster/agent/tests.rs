@@ -208,6 +208,22 @@ async fn a_replica_whose_log_failed_hands_over() {
     assert_eq!(decision, IsrDecision::Refused);
 }
 
+/// An announcement speaks of one topic: of the next one of that name another has to be made in its place.
+#[tokio::test]
+async fn a_failed_replica_of_a_topic_made_again_hands_over_too() {
+    let (_store, members) = three().await;
+    let of = TopicPartition::new("t", 0);
+    for _ in 0..2 {
+        let id = members[0].handle.create_topic(&new_topic("t", &[&[1, 2]]), Intent::Apply).await.unwrap().id;
+        see(&members[0].handle, led_by("t", 1)).await;
+        members[0].handle.report_offline(&of, id, highwater_storage::LeaderEpoch(0)).await;
+        let image = see(&members[2].handle, led_by("t", 2)).await;
+        assert_eq!(image.offline.iter().collect::<Vec<_>>(), [&(id, 0, BrokerId(1))]);
+        members[1].handle.delete_topic(&TopicRef::Id(id)).await.unwrap();
+        see(&members[0].handle, |image| image.topic("t").is_none()).await;
+    }
+}
+
 /// A controller that was deposed without noticing: its commits check an epoch that has moved on.
 #[tokio::test]
 async fn a_commit_under_an_old_controller_epoch_changes_nothing() {
