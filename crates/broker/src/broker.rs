@@ -390,7 +390,7 @@ impl BrokerShared {
         let registration = *self.cluster.registration().borrow();
         let image = self.cluster.image();
         let partitions = Arc::clone(&self.partitions);
-        self.services.syncs.background(move || partitions.reconcile(&image, registration)).await.unwrap_or(false)
+        self.services.syncs.control(move || partitions.reconcile(&image, registration)).await.unwrap_or(false)
     }
 
     fn spawn_tasks(self: &Arc<Self>) {
@@ -460,3 +460,6 @@ impl BrokerShared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
 use highwater_replication::{
@@ -109,6 +109,8 @@ pub(crate) struct Core {
     cuts: Vec<Cut>,
     /// It closed itself in this leadership.
     fenced: Option<LeaderEpoch>,
+    /// The leadership it was last told of.
+    leader_epoch: LeaderEpoch,
     clock: crate::clock::Clock,
 }
 
@@ -133,7 +135,15 @@ pub(crate) struct PartitionOutlet {
     hosted: Weak<Hosted>,
     topic_partition: TopicPartition,
     services: Arc<Services>,
-    entry: Mutex<Option<Entry>>,
+    outside: Mutex<Outside>,
+}
+
+/// What a partition has left with others that would outlive it there.
+#[derive(Default)]
+struct Outside {
+    entry: Option<Entry>,
+    /// It was taken away: whatever a command in progress still wants left is too late.
+    closed: bool,
 }
 
 impl Hosted {
@@ -154,6 +164,7 @@ impl Hosted {
             armed: None,
             cuts: Vec::new(),
             fenced: None,
+            leader_epoch: LeaderEpoch::NONE,
             clock: services.clock,
         };
         Arc::new_cyclic(|hosted| {
@@ -161,7 +172,7 @@ impl Hosted {
                 hosted: hosted.clone(),
                 topic_partition: topic_partition.clone(),
                 services: Arc::clone(services),
-                entry: Mutex::new(None),
+                outside: Mutex::default(),
             };
             let owner = Owner::new(core, services.commands_max, Arc::clone(&services.owners), outlet);
             Self {
@@ -273,8 +284,7 @@ impl Hosted {
         for (alarm, place) in fetches.into_values() {
             alarm.ring(place);
         }
-        self.services.fetchers.stop(&self.topic_partition);
-        self.owner.outlet().disarm();
+        self.owner.outlet().close();
         partition
     }
 }
@@ -337,7 +347,10 @@ impl Owned for Core {
             }
             Command::Flushed(done) => partition.flushed(now, *done),
             Command::IsrDecided { proposal, decision } => partition.isr_decided(now, proposal, decision),
-            Command::State { state, assignment } => partition.apply_state(now, &state, &assignment),
+            Command::State { state, assignment } => {
+                self.leader_epoch = state.value.leader_epoch;
+                partition.apply_state(now, &state, &assignment);
+            }
             Command::LiveBrokers(live) => partition.apply_live_brokers(now, &live),
             Command::SessionLost => partition.session_lost(now),
             Command::Registered(epoch) => partition.registered(now, epoch),
@@ -376,6 +389,9 @@ impl Owned for Core {
         self.produces.clear();
         deeds.extend(self.fetches.drain().map(|(_, (alarm, place))| Deed::Ring(alarm, place)));
         deeds.push(Deed::StopFetching);
+        // Nobody asks the partition itself any more, so this says what it would have said of a failure.
+        self.fenced = Some(self.leader_epoch);
+        deeds.push(Deed::Fenced(FenceReason::Invariant("it panicked"), self.leader_epoch));
     }
 }
 
@@ -438,7 +454,7 @@ impl Outlet<Deed> for PartitionOutlet {
             Deed::Grant(slot, answer) => slot.fill(answer),
             Deed::Ring(alarm, place) => alarm.ring(place),
             Deed::Propose { proposal, expected_version, state } => self.propose(proposal, expected_version, state),
-            Deed::Fetch(plan) => self.services.fetchers.want(&self.services, &self.hosted, &self.topic_partition, plan),
+            Deed::Fetch(plan) => self.fetch(plan),
             Deed::StopFetching => self.services.fetchers.stop(&self.topic_partition),
             Deed::Flush(job) => self.services.syncs.sync(self.hosted.clone(), job),
             Deed::Work(job) => self.services.syncs.work(self.hosted.clone(), job),
@@ -481,15 +497,32 @@ impl PartitionOutlet {
 
     fn arm(&self, deadline: TimestampMs) {
         let Some(hosted) = self.hosted.upgrade() else { return };
-        let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
-        *entry = Some(self.services.deadlines.arm(deadline, hosted, entry.take()));
+        let mut outside = self.outside();
+        if !outside.closed {
+            outside.entry = Some(self.services.deadlines.arm(deadline, hosted, outside.entry.take()));
+        }
     }
 
-    fn disarm(&self) {
-        let entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(entry) = entry {
+    fn fetch(&self, plan: FetchPlan) {
+        let outside = self.outside();
+        if !outside.closed {
+            self.services.fetchers.want(&self.services, &self.hosted, &self.topic_partition, plan);
+        }
+    }
+
+    /// Takes back what was left with the timer and the fetchers. A command whose effects are being carried out leaves
+    /// nothing there after this.
+    fn close(&self) {
+        let mut outside = self.outside();
+        outside.closed = true;
+        if let Some(entry) = outside.entry.take() {
             self.services.deadlines.disarm(entry);
         }
+        self.services.fetchers.stop(&self.topic_partition);
+    }
+
+    fn outside(&self) -> MutexGuard<'_, Outside> {
+        self.outside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -534,5 +567,52 @@ impl fmt::Debug for Hosted {
             .field("topic_id", &self.topic_id)
             .field("owner", &self.owner)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use highwater_storage::Log;
+
+    use super::*;
+    use crate::config::BrokerConfig;
+
+    fn hosted(services: &Arc<Services>, dir: &Path) -> Arc<Hosted> {
+        let of = TopicPartition::new("t", 0);
+        let (log, _) = Log::open(dir, LogOptions::default()).expect("a log");
+        let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of.clone(), log, None);
+        Hosted::new(of, TopicId([7; 16]), partition, ProduceRules::default(), services)
+    }
+
+    /// A command may be at its effects on another thread while the partition is taken away.
+    #[tokio::test]
+    async fn a_partition_that_was_taken_away_leaves_nothing_with_timer_and_fetchers() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let services = Services::new(BrokerConfig::default());
+        let hosted = hosted(&services, dir.path());
+        let plan = FetchPlan {
+            leader: BrokerId(2),
+            leader_epoch: LeaderEpoch(0),
+            from: Offset::ZERO,
+            last_fetched_epoch: None,
+            log_start: Offset::ZERO,
+            broker_epoch: BrokerEpoch(1),
+        };
+        let deeds = || [Deed::Arm(services.clock.now().after(60_000)), Deed::Fetch(plan)];
+        let left = || format!("{:?} {:?}", services.deadlines, services.fetchers);
+        for deed in deeds() {
+            hosted.owner.outlet().carry_out(deed);
+        }
+        assert!(left().contains("entries: 1") && left().contains("{BrokerId(2): 1}"), "{}", left());
+        assert!(hosted.take().is_some());
+        assert!(left().contains("entries: 0") && left().contains("{BrokerId(2): 0}"), "{}", left());
+        services.end_tasks().await;
+        let after = left();
+        for deed in deeds() {
+            hosted.owner.outlet().carry_out(deed);
+        }
+        assert_eq!(left(), after);
     }
 }

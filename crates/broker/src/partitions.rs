@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 
 use highwater_replication::{BrokerEpoch, BrokerId, Partition, ReplicaConfig};
@@ -36,7 +36,7 @@ pub(crate) struct Partitions {
     services: Arc<Services>,
     fs: Arc<dyn Fs>,
     /// `None` once the broker has stopped: nothing more may be written to a directory that another process may hold.
-    data: Mutex<Option<DataDir>>,
+    data: RwLock<Option<DataDir>>,
     hosted: RwLock<ByTopic>,
     /// Partitions that could not be opened or created.
     offline: RwLock<BTreeSet<TopicPartition>>,
@@ -80,7 +80,7 @@ impl Partitions {
         Self {
             services,
             fs,
-            data: Mutex::new(Some(data)),
+            data: RwLock::new(Some(data)),
             hosted: RwLock::default(),
             offline: RwLock::default(),
             known: Mutex::default(),
@@ -180,7 +180,9 @@ impl Partitions {
     }
 
     /// Takes in the logs that were opened, as far as the cluster knows of them; the others are set aside. Blocks.
-    pub(crate) fn attach(&self, image: &MetadataImage, opened: Vec<Opened>) {
+    pub(crate) fn attach(&self, image: &Arc<MetadataImage>, opened: Vec<Opened>) {
+        // What is gone from the next image is compared with this one.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).image = Arc::clone(image);
         for opened in opened {
             let of = &opened.topic_partition;
             let topic = image.topic(&of.topic).filter(|topic| {
@@ -225,6 +227,11 @@ impl Partitions {
                 hosted.submit(Command::LiveBrokers(Arc::clone(&live)));
             }
         }
+        // A topic that is gone has nothing left to be tried again.
+        let is_here = |of: &TopicPartition| {
+            image.partition(of).is_some_and(|partition| partition.assignment.contains(&self.me()))
+        };
+        self.offline.write().unwrap_or_else(PoisonError::into_inner).retain(is_here);
         for (name, topic) in &known.image.topics {
             if image.topics.get(name).is_none_or(|now| now.id != topic.id || !Arc::ptr_eq(now, topic)) {
                 self.remove_unwanted(name, image.topics.get(name));
@@ -322,18 +329,15 @@ impl Partitions {
         topic_id: TopicId,
         of: &TopicPartition,
     ) -> Result<(PathBuf, OpenHints, Option<Offset>), PartitionDirError> {
-        if self.offline.read().unwrap_or_else(PoisonError::into_inner).contains(of) {
+        let dir = data.partition_dir(of);
+        if self.fs.metadata(&dir).is_ok() {
             // It was there when the root was opened, but its log could not be opened; or the directory could be made
             // and the log could not. What belongs to the topic is tried again as it is, anything else is set aside.
-            let dir = data.partition_dir(of);
             let stored = highwater_storage::metadata_files::read_topic_id(&*self.fs, &dir).ok().flatten();
-            let exists = self.fs.metadata(&dir).is_ok();
-            if exists && stored.is_none_or(|stored| stored == topic_id) {
+            if stored.is_none_or(|stored| stored == topic_id) {
                 return Ok((dir, data.hints(of), data.high_watermark(of)));
             }
-            if exists {
-                data.set_aside_stray(&dir)?;
-            }
+            data.set_aside_stray(&dir)?;
         }
         Ok((data.create_partition(of, topic_id)?, OpenHints::default(), None))
     }
@@ -410,7 +414,7 @@ impl Partitions {
 
     /// Writes the cluster's id down in a directory that has none.
     pub(crate) fn adopt_cluster_id(&self, id: &str) -> Result<(), DataDirError> {
-        self.data().as_mut().map_or(Ok(()), |data| data.adopt_cluster_id(id))
+        self.data_mut().as_mut().map_or(Ok(()), |data| data.adopt_cluster_id(id))
     }
 
     /// Asks each partition to look for work: retention, delayed deletes, rolls by time.
@@ -450,18 +454,22 @@ impl Partitions {
         }
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
         let closed = Mutex::new(BTreeMap::new());
+        let fail = |error| *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         let work = || {
             while let Some(hosted) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let Some(partition) = hosted.take() else { continue };
                 let of = hosted.topic_partition();
+                let Some(partition) = hosted.take() else {
+                    let cause = "it was given up after a failure".to_owned();
+                    fail(ShutdownError::Log { partition: of.clone(), cause });
+                    continue;
+                };
                 match partition.close() {
                     Ok(report) => {
                         closed.lock().unwrap_or_else(PoisonError::into_inner).insert(of.clone(), report.end);
                     }
                     Err(error) => {
                         tracing::error!(partition = %of, %error, "cannot close the log in order");
-                        let error = ShutdownError::Log { partition: of.clone(), cause: error.to_string() };
-                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        fail(ShutdownError::Log { partition: of.clone(), cause: error.to_string() });
                     }
                 }
             }
@@ -472,7 +480,13 @@ impl Partitions {
             }
             work();
         });
-        let Some(data) = self.data().take() else { return Ok(()) };
+        let Some(data) = self.data_mut().take() else { return Ok(()) };
+        // A log that is there and could not be opened may still need what the marker says is not needed.
+        for of in &*self.offline.read().unwrap_or_else(PoisonError::into_inner) {
+            if self.fs.metadata(&data.partition_dir(of)).is_ok() {
+                fail(ShutdownError::Log { partition: of.clone(), cause: "it could not be opened".to_owned() });
+            }
+        }
         let recovery_points = closed.into_inner().unwrap_or_else(PoisonError::into_inner);
         let of = |mark: fn(&Marks) -> Offset| marks.iter().map(|(of, marks)| (of.clone(), mark(marks))).collect();
         write_checkpoint(&data, Checkpoint::HighWatermarks, &of(|marks| marks.high_watermark))?;
@@ -490,7 +504,7 @@ impl Partitions {
             drop(hosted.take());
         }
         self.hosted.write().unwrap_or_else(PoisonError::into_inner).clear();
-        drop(self.data().take());
+        drop(self.data_mut().take());
     }
 
     fn options(&self, topic: &TopicConfig) -> LogOptions {
@@ -518,8 +532,13 @@ impl Partitions {
         self.services.config.broker_id
     }
 
-    fn data(&self) -> MutexGuard<'_, Option<DataDir>> {
-        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    fn data(&self) -> RwLockReadGuard<'_, Option<DataDir>> {
+        self.data.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for whoever is working in the directory.
+    fn data_mut(&self) -> RwLockWriteGuard<'_, Option<DataDir>> {
+        self.data.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

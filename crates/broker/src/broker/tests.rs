@@ -1,0 +1,115 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use highwater_replication::{BrokerEpoch, PartitionState, Role, Versioned};
+use highwater_storage::{LeaderEpoch, Log, LogOptions, OpenHints, TopicId};
+
+use super::*;
+use crate::cluster::{Intent, NewTopic, PartitionImage, TopicImage};
+
+const MARKER: &str = ".kafka_cleanshutdown";
+
+fn config(id: i32, dir: &Path) -> BrokerConfig {
+    let mut config =
+        BrokerConfig { broker_id: BrokerId(id), data_dir: dir.join(id.to_string()), ..BrokerConfig::default() };
+    config.listen.port = 0;
+    config
+}
+
+async fn make_topic(broker: &Broker, replicas: &[i32]) -> TopicPartition {
+    let assignment = BTreeMap::from([(0, replicas.iter().copied().map(BrokerId).collect())]);
+    let new = NewTopic { name: "t".to_owned(), assignment: Some(assignment), ..NewTopic::default() };
+    broker.cluster().create_topic(&new, Intent::Apply).await.expect("made");
+    TopicPartition::new("t", 0)
+}
+
+async fn leads(broker: &Broker, of: &TopicPartition) {
+    let waiting = async {
+        while broker.status(of).is_none_or(|status| status.role != Role::Leader) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it leads");
+}
+
+/// Whoever leads a partition and cannot go on with it gives it up, and says so in its directory too: the log was not
+/// closed in order, so the next start must not take it for whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_panics_is_led_elsewhere_and_the_stop_is_not_clean() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = EmbeddedStore::in_memory();
+    let mut brokers = Vec::new();
+    for id in [1, 2] {
+        let session = Arc::new(store.session(30_000));
+        brokers.push(Broker::start(config(id, dir.path()), session).await.expect("it starts"));
+    }
+    let (second, first) = (brokers.pop().expect("two"), brokers.pop().expect("two"));
+    let both = |image: &Arc<MetadataImage>| image.brokers.len() == 2;
+    first.cluster().changes().wait_for(both).await.expect("an image");
+    let of = make_topic(&first, &[1, 2]).await;
+    leads(&first, &of).await;
+    let hosted = first.shared.partitions.get(&of).expect("hosted");
+    assert_eq!(hosted.ask(|_, _| panic!("on purpose")).await, None::<()>);
+    leads(&second, &of).await;
+    assert!(matches!(first.shutdown().await, Err(ShutdownError::Log { partition, .. }) if partition == of));
+    assert!(!dir.path().join("1").join(MARKER).exists());
+    second.shutdown().await.expect("a clean stop");
+    assert!(dir.path().join("2").join(MARKER).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_with_a_log_that_could_not_be_opened_is_not_clean() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let root = dir.path().join("1");
+    let broker = Broker::start_embedded(config(1, dir.path())).await.expect("it starts");
+    let of = make_topic(&broker, &[1]).await;
+    leads(&broker, &of).await;
+    broker.kill().await;
+    let segment = root.join("t-0/00000000000000000000.log");
+    let kept = segment.with_extension("kept");
+    std::fs::rename(&segment, &kept).expect("renamed");
+    std::fs::create_dir(&segment).expect("a directory in its place");
+    let broker = Broker::start_embedded(config(1, dir.path())).await.expect("it starts all the same");
+    assert_eq!(broker.status(&of), None);
+    assert!(matches!(broker.shutdown().await, Err(ShutdownError::Log { partition, .. }) if partition == of));
+    assert!(!root.join(MARKER).exists());
+    std::fs::remove_dir(&segment).expect("removed");
+    std::fs::rename(&kept, &segment).expect("renamed");
+    let broker = Broker::start_embedded(config(1, dir.path())).await.expect("it starts");
+    leads(&broker, &of).await;
+    broker.shutdown().await.expect("a clean stop");
+    assert!(root.join(MARKER).exists());
+}
+
+/// A topic that is deleted between the image a broker joins with and the one it registers with.
+#[tokio::test]
+async fn what_went_away_while_the_broker_joined_is_removed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(config(1, dir.path()));
+    let (fs, of): (Arc<dyn Fs>, _) = (Arc::new(OsFs), TopicPartition::new("t", 0));
+    let id = TopicId([7; 16]);
+    {
+        let options = DataDirOptions { cluster_id: None, node_id: 1 };
+        let (data, _) = DataDir::open(Arc::clone(&fs), &services.config.data_dir, options).expect("opened");
+        let made = data.create_partition(&of, id).expect("made");
+        Log::open_with(Arc::clone(&fs), &made, LogOptions::default(), OpenHints::default()).expect("a log");
+    }
+    let (partitions, opened, _) = open_directory(fs, Arc::clone(&services)).expect("opened");
+    let partitions = Arc::new(partitions);
+    let value = PartitionState {
+        leader: None,
+        leader_epoch: LeaderEpoch(0),
+        isr: vec![BrokerId(1)],
+        controller_epoch: 1,
+        recovering: false,
+    };
+    let partition = PartitionImage { assignment: vec![BrokerId(1)], state: Versioned { value, version: 0 } };
+    let topic = TopicImage { name: "t".into(), id, version: 0, config: BTreeMap::new(), partitions: vec![partition] };
+    let mut image = MetadataImage::default();
+    image.insert(Arc::new(topic));
+    partitions.attach(&Arc::new(image), opened);
+    assert!(partitions.get(&of).is_some());
+    partitions.reconcile(&Arc::new(MetadataImage::default()), Registration::Registered(BrokerEpoch(1)));
+    assert!(partitions.get(&of).is_none());
+    assert!(!services.config.data_dir.join("t-0").exists());
+}
