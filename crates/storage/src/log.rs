@@ -11,7 +11,7 @@ use crate::check::CheckedBatch;
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::{EpochEnd, EpochHistory};
-use crate::error::{AppendError, Fence, FlushError, OpenError, ReadError, TruncateError};
+use crate::error::{AppendError, Fence, FlushError, OpenError, ReadError};
 use crate::flush::{JobControl, Sealed};
 use crate::fs::{DirLock, File, Fs, OsFs};
 use crate::housekeeping::Unlink;
@@ -252,15 +252,25 @@ impl Log {
         self.mark_dirty()?;
         if first < self.shared.end() {
             // The leader's log starts inside of this batch, and ours is empty: it starts there too.
-            self.restart_at(first).map_err(|error| match error {
-                TruncateError::Io(error) => AppendError::Io(error),
-                TruncateError::Closed(fence) => AppendError::Closed(fence),
-                other => unreachable!("emptying an empty log reads nothing: {other}"),
-            })?;
+            self.restart_at(first)?;
         }
         for batch in &batches {
             self.assign_epoch_at(batch.header.leader_epoch(), batch.header.base_offset());
         }
+        if let Err(error) = self.append_groups(now, bytes, batches) {
+            if self.end() < self.start() && self.shared.usable().is_ok() {
+                // Without that batch the log would end before it starts.
+                self.restart_at(self.start())?;
+            }
+            return Err(error);
+        }
+        self.flush_by_policy()?;
+        let durability = self.durability(last);
+        Ok(Appended { first, last, timestamp: TimestampMs::NONE, duplicate: false, durability })
+    }
+
+    /// Writes replicated batches with as few writes as the segments allow.
+    fn append_groups(&mut self, now: TimestampMs, bytes: &[u8], batches: Vec<Replicated>) -> Result<(), AppendError> {
         let mut pending = Group::default();
         for batch in batches {
             let (header, size) = (&batch.header, batch.header.total_bytes());
@@ -274,10 +284,7 @@ impl Log {
             pending.bytes += size;
             pending.batches.push(batch);
         }
-        self.write_group(bytes, &pending, now)?;
-        self.flush_by_policy()?;
-        let durability = self.durability(last);
-        Ok(Appended { first, last, timestamp: TimestampMs::NONE, duplicate: false, durability })
+        self.write_group(bytes, &pending, now)
     }
 
     /// Reads; see [`LogReader::read`].

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::Offset;
 use crate::epochs::EpochHistory;
-use crate::error::{Fence, ReadError, TruncateError};
+use crate::error::{AppendError, Fence, ReadError, TruncateError};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
 use crate::log::{Active, Log, write_epochs};
@@ -203,8 +203,13 @@ impl Log {
     }
 
     /// Empties a log that is empty but for its start, to take in the batch at `base` that the start lies in.
-    pub(crate) fn restart_at(&mut self, base: Offset) -> Result<(), TruncateError> {
-        self.reset(base, self.start()).map(|_| ())
+    pub(crate) fn restart_at(&mut self, base: Offset) -> Result<(), AppendError> {
+        match self.reset(base, self.start()) {
+            Ok(_) => Ok(()),
+            Err(TruncateError::Io(error)) => Err(AppendError::Io(error)),
+            Err(TruncateError::Closed(fence)) => Err(AppendError::Closed(fence)),
+            Err(other) => unreachable!("emptying an empty log reads nothing: {other}"),
+        }
     }
 
     /// Runs the part of a change after which there is no way back: if it fails, the log is closed.

@@ -543,6 +543,26 @@ fn a_full_disk_refuses_appends_and_is_read_until_there_is_room() {
     assert_eq!(contents(&log.reader()).len(), 11);
 }
 
+/// R15: the leader's log starts inside of the first batch.
+#[test]
+fn a_batch_around_the_start_that_cannot_be_written_leaves_an_empty_log() {
+    let fs = disk(1);
+    let hints = OpenHints { log_start: Some(Offset(5)), ..OpenHints::default() };
+    let (mut log, _) = open_hinted(&fs, &small(), hints);
+    let bytes = stored(0, 1, &[[7; 20]; 10]);
+    for _ in 0..2 {
+        fs.inject_on(Fault::Enospc, Call::Write, ".log", 1);
+        assert!(matches!(log.append_replicated(NOW, &bytes), Err(AppendError::Io(_))));
+        assert_eq!((log.start(), log.end()), (Offset(5), Offset(5)));
+    }
+    assert_eq!(fs.faults_hit(), 2);
+    log.append_replicated(NOW, &bytes).unwrap();
+    assert_eq!((log.start(), log.end(), contents(&log.reader()).len()), (Offset(5), Offset(10), 5));
+    drop(log);
+    let (log, _) = open(&fs, &small());
+    assert_eq!((log.start(), log.end(), contents(&log.reader()).len()), (Offset(5), Offset(10), 5));
+}
+
 #[test]
 fn a_write_that_cannot_be_taken_back_closes_the_log() {
     let fs = disk(1);
