@@ -168,7 +168,8 @@ impl Broker {
             Store::Embedded => {
                 let (store, report) = EmbeddedStore::open(fs, &config.data_dir)?;
                 tracing::debug!(?report, "opened the coordination store");
-                (Arc::new(store.session(config.session_timeout_ms)), Some(store))
+                let session = store.session_beating(config.session_timeout_ms, config.heartbeat_interval_ms);
+                (Arc::new(session), Some(store))
             }
         };
         let adopt = if own_store.is_some() { adoptable(&opened) } else { Vec::new() };

@@ -88,7 +88,7 @@ impl Cluster {
         config.broker_id = id;
         config.data_dir = self.data_dir(id);
         config.listen = ListenAddress { host: "127.0.0.1".to_owned(), port };
-        let session = self.store.session(config.session_timeout_ms);
+        let session = self.store.session_beating(config.session_timeout_ms, config.heartbeat_interval_ms);
         Broker::start(config, Arc::new(session)).await
     }
 

@@ -62,7 +62,7 @@ pub struct BrokerConfig {
     pub request_bytes_max: usize,
     /// `queued.max.request.bytes`: all requests that are being read or answered, together.
     pub queued_request_bytes_max: usize,
-    /// `queued.max.requests`: requests waiting for one thread that owns partitions.
+    /// `queued.max.requests`: produces waiting at one partition; more are refused.
     pub queued_requests_max: usize,
     /// `highwater.max.in.flight.requests.per.connection`: requests of one connection taken before the first is answered.
     pub in_flight_requests_max: usize,
@@ -83,8 +83,6 @@ pub struct BrokerConfig {
 
     /// `fetch.max.bytes`: the most one Fetch response carries, whatever the client asks for (one batch may exceed it).
     pub fetch_bytes_max: usize,
-    /// `request.timeout.ms` of requests between brokers and to the store.
-    pub request_timeout_ms: u64,
 
     /// `replica.lag.time.max.ms`: a follower that was not caught up for so long leaves the ISR.
     pub replica_lag_time_max_ms: i64,
@@ -152,7 +150,6 @@ impl Default for BrokerConfig {
             io_threads: cpus.min(8),
             background_threads: 4,
             fetch_bytes_max: 55 << 20,
-            request_timeout_ms: 30_000,
             replica_lag_time_max_ms: 10_000,
             replica_fetch_bytes_max: 1 << 20,
             replica_fetch_response_bytes_max: 10 << 20,

@@ -90,10 +90,16 @@ impl EmbeddedStore {
     /// Opens a session that expires once nothing was heard of it for `timeout_ms`. Must be called within a tokio runtime,
     /// on which a task of its own keeps it alive: a runtime that stops, or a handle that is dropped, lets it expire.
     pub fn session(&self, timeout_ms: u64) -> EmbeddedSession {
+        self.session_beating(timeout_ms, timeout_ms / 4)
+    }
+
+    /// The same with a heartbeat every `heartbeat_ms`; at least two come within the timeout.
+    pub fn session_beating(&self, timeout_ms: u64, heartbeat_ms: u64) -> EmbeddedSession {
         let timeout = Duration::from_millis(timeout_ms.max(1));
         let shared = Arc::new(SessionShared {
             store: self.inner.clone(),
             timeout,
+            heartbeat: Duration::from_millis(heartbeat_ms.max(1)).min(timeout / 2),
             id: AtomicI64::new(0),
             state: watch::Sender::new(SessionState::Disconnected),
             closed: AtomicBool::new(false),
@@ -116,6 +122,7 @@ pub struct EmbeddedSession {
 struct SessionShared {
     store: Arc<Inner>,
     timeout: Duration,
+    heartbeat: Duration,
     id: AtomicI64,
     state: watch::Sender<SessionState>,
     closed: AtomicBool,
@@ -140,7 +147,7 @@ async fn beat(shared: std::sync::Weak<SessionShared>) {
                     SessionState::Closed => return,
                     SessionState::Disconnected | SessionState::Expired => shared.open(),
                 }
-                (shared.timeout / 4, shared.state.subscribe())
+                (shared.heartbeat, shared.state.subscribe())
             }
             _ => return,
         };

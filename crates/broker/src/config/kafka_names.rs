@@ -165,6 +165,7 @@ pub(crate) static UNUSED_BROKER_KEYS: &[&str] = &[
     "replica.socket.receive.buffer.bytes",
     "replication.quota.window.num",
     "replication.quota.window.size.seconds",
+    "request.timeout.ms",
     "sasl.client.callback.handler.class",
     "sasl.enabled.mechanisms",
     "sasl.jaas.config",

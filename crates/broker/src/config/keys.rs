@@ -201,7 +201,7 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         queued_requests_max,
         1,
         I32,
-        "Requests that wait for one thread that owns partitions. Past it connections wait."
+        "Produces that wait at one partition. Past it they are answered REQUEST_TIMED_OUT (7), which clients try again."
     ),
     broker_key!(
         "highwater.max.in.flight.requests.per.connection",
@@ -273,14 +273,6 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         1024,
         I32,
         "The most bytes of records in one Fetch response, whatever the client asks for."
-    ),
-    broker_key!(
-        "request.timeout.ms",
-        Int,
-        request_timeout_ms,
-        1,
-        I32,
-        "Milliseconds to wait for another broker or the coordination store."
     ),
     broker_key!(
         "replica.lag.time.max.ms",

@@ -316,3 +316,12 @@ fn taking_a_commit_back_does_not_bring_a_closed_session_back() {
     assert_eq!(closed.try_recv(), Ok(Ok(())));
     assert_eq!(store.tree.read("/e"), None);
 }
+
+#[tokio::test]
+async fn hearts_beat_as_often_as_asked_and_at_least_twice_in_the_timeout() {
+    let store = EmbeddedStore::in_memory();
+    for (timeout_ms, heartbeat_ms, expected) in [(9_000, 2_000, 2_000), (1_000, 2_000, 500), (1_000, 0, 1)] {
+        let session = store.session_beating(timeout_ms, heartbeat_ms);
+        assert_eq!(session.shared.heartbeat, Duration::from_millis(expected));
+    }
+}
