@@ -1,5 +1,6 @@
 //! One running broker: how its parts are started, joined and stopped.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -179,6 +180,8 @@ impl Broker {
         let records = opened.iter().map(Opened::records_scanned).sum();
         let held = opened.len();
         let image = cluster.image();
+        let present = opened.iter().map(|opened| &opened.topic_partition).collect();
+        let last_stop = last_stop(found.last_stop, &image, config.broker_id, &present);
         let attaching = {
             let (partitions, image) = (Arc::clone(&partitions), Arc::clone(&image));
             move || {
@@ -199,7 +202,7 @@ impl Broker {
         let ready = Ready { partitions: held, records, elapsed_ms: 0 };
         // A broker from here on: should it fail to register, it is stopped like one.
         let mut broker = Self { shared, local_addr, server: Some(server), gate, ready, store: own_store };
-        broker.shared.cluster.register(endpoint, found.last_stop).await?;
+        broker.shared.cluster.register(endpoint, last_stop).await?;
         broker.shared.reconcile_now().await;
         broker.shared.spawn_tasks();
         broker.ready.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -330,13 +333,29 @@ fn open_directory(fs: Arc<dyn Fs>, services: Arc<Services>) -> Result<(Partition
     for DataDirWarning { path, what } in &report.warnings {
         tracing::warn!(path = %path.display(), what, "in the data directory");
     }
-    // A directory without partitions cannot lack anything that was acknowledged.
+    // The marker says nothing of a directory without partitions: whether it should have any, the store knows.
     let whole = report.clean || data.partitions().is_empty();
     let last_stop = if whole { LastStop::Clean } else { LastStop::Unclean };
     let found = Found { cluster_id: report.cluster_id, last_stop, to_delete: report.to_delete };
     let partitions = Partitions::new(Arc::clone(&services), fs, data);
     let opened = partitions.open_found();
     Ok((partitions, opened, found))
+}
+
+/// What the cluster is told of the last stop. A log that is not there although the store counts on it (a new disk, a
+/// directory that was removed) lacks what was acknowledged, however orderly the stop was.
+fn last_stop(found: LastStop, image: &MetadataImage, me: BrokerId, present: &BTreeSet<&TopicPartition>) -> LastStop {
+    let partitions = image.topics.values().flat_map(|topic| {
+        let of = |number| TopicPartition::new(topic.name.clone(), number);
+        (0..).map(of).zip(&topic.partitions)
+    });
+    for (of, partition) in partitions {
+        if partition.state.value.isr.contains(&me) && !present.contains(&of) {
+            tracing::warn!(partition = %of, "the cluster counts on a log that is not here");
+            return LastStop::Unclean;
+        }
+    }
+    found
 }
 
 /// What a new store may be told of partitions that were there before it.

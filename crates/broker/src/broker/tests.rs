@@ -16,6 +16,24 @@ fn config(id: i32, dir: &Path) -> BrokerConfig {
     config
 }
 
+/// An image of topic `t` whose partitions have these in-sync replicas.
+fn image(id: TopicId, in_sync: &[&[i32]]) -> MetadataImage {
+    let partition = |isr: &&[i32]| {
+        let value = PartitionState {
+            leader: None,
+            leader_epoch: LeaderEpoch(0),
+            isr: isr.iter().copied().map(BrokerId).collect(),
+            controller_epoch: 1,
+            recovering: false,
+        };
+        PartitionImage { assignment: vec![BrokerId(1), BrokerId(2)], state: Versioned { value, version: 0 } }
+    };
+    let partitions = in_sync.iter().map(partition).collect();
+    let mut image = MetadataImage::default();
+    image.insert(Arc::new(TopicImage { name: "t".into(), id, version: 0, config: BTreeMap::new(), partitions }));
+    image
+}
+
 async fn make_topic(broker: &Broker, replicas: &[i32]) -> TopicPartition {
     let assignment = BTreeMap::from([(0, replicas.iter().copied().map(BrokerId).collect())]);
     let new = NewTopic { name: "t".to_owned(), assignment: Some(assignment), ..NewTopic::default() };
@@ -96,20 +114,26 @@ async fn what_went_away_while_the_broker_joined_is_removed() {
     }
     let (partitions, opened, _) = open_directory(fs, Arc::clone(&services)).expect("opened");
     let partitions = Arc::new(partitions);
-    let value = PartitionState {
-        leader: None,
-        leader_epoch: LeaderEpoch(0),
-        isr: vec![BrokerId(1)],
-        controller_epoch: 1,
-        recovering: false,
-    };
-    let partition = PartitionImage { assignment: vec![BrokerId(1)], state: Versioned { value, version: 0 } };
-    let topic = TopicImage { name: "t".into(), id, version: 0, config: BTreeMap::new(), partitions: vec![partition] };
-    let mut image = MetadataImage::default();
-    image.insert(Arc::new(topic));
-    partitions.attach(&Arc::new(image), opened);
+    partitions.attach(&Arc::new(image(id, &[&[1]])), opened);
     assert!(partitions.get(&of).is_some());
     partitions.reconcile(&Arc::new(MetadataImage::default()), Registration::Registered(BrokerEpoch(1)));
     assert!(partitions.get(&of).is_none());
     assert!(!services.config.data_dir.join("t-0").exists());
+}
+
+#[test]
+fn a_log_that_is_counted_on_and_not_there_makes_the_stop_unclean() {
+    let image = image(TopicId([7; 16]), &[&[1, 2], &[2], &[1]]);
+    let logs = [0, 1, 2].map(|number| TopicPartition::new("t", number));
+    let told = |found, present: &[usize]| {
+        last_stop(found, &image, BrokerId(1), &present.iter().map(|&at| &logs[at]).collect())
+    };
+    // What others hold alone may be missing, as it is while this broker is new to the partition.
+    for present in [&[0, 2][..], &[0, 1, 2]] {
+        assert_eq!(told(LastStop::Clean, present), LastStop::Clean);
+        assert_eq!(told(LastStop::Unclean, present), LastStop::Unclean);
+    }
+    for present in [&[][..], &[0], &[1, 2]] {
+        assert_eq!(told(LastStop::Clean, present), LastStop::Unclean);
+    }
 }
