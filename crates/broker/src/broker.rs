@@ -291,6 +291,8 @@ impl Broker {
     /// Stops as a crash would: nothing is flushed or said, what is in memory is lost. When this returns the directory's
     /// locks are free and nothing of this broker touches it any more, so it may be started again at once.
     pub async fn kill(mut self) {
+        // Silent first: a partition whose log fails would tell the controller so.
+        self.shared.cluster.abandon();
         // From here on every file operation of this broker fails, also one that a thread is about to make.
         self.gate.trip();
         if let Some(server) = self.server.take() {
@@ -304,12 +306,12 @@ impl Drop for Broker {
     /// The rest of a crash, and all of it for a broker that is simply dropped. After an orderly stop there is nothing
     /// left to do.
     fn drop(&mut self) {
+        self.shared.cluster.abandon();
         self.gate.trip();
         drop(self.server.take());
         let services = &self.shared.services;
         services.abort_tasks();
         services.deadlines.clear();
-        self.shared.cluster.abandon();
         self.shared.partitions.abandon();
         drop(self.store.take());
         services.syncs.abandon();

@@ -34,7 +34,8 @@ pub(crate) struct Services {
     pub(crate) checkpoints_wanted: Notify,
     cluster: OnceLock<ClusterHandle>,
     runtime: Handle,
-    tasks: Mutex<JoinSet<()>>,
+    /// `None` once they have ended: nothing is begun after that.
+    tasks: Mutex<Option<JoinSet<()>>>,
 }
 
 impl Services {
@@ -52,7 +53,7 @@ impl Services {
             checkpoints_wanted: Notify::new(),
             cluster: OnceLock::new(),
             runtime: Handle::current(),
-            tasks: Mutex::new(JoinSet::new()),
+            tasks: Mutex::new(Some(JoinSet::new())),
             config: Arc::new(config),
         })
     }
@@ -68,9 +69,11 @@ impl Services {
         let _ = self.cluster.set(cluster);
     }
 
-    /// Runs a task that ends with the broker. From any thread.
+    /// Runs a task that ends with the broker. From any thread. Dropped if the broker has ended already: the last
+    /// commands of its partitions would leave tasks behind that nobody ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tasks) = tasks.as_mut() else { return };
         // Those that ended are let go here, so that the set stays as small as what runs.
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(task, &self.runtime);
@@ -84,12 +87,51 @@ impl Services {
 
     /// Ends all tasks, at their next `await`, and waits until they have.
     pub(crate) async fn end_tasks(&self) {
-        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        tasks.shutdown().await;
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut tasks) = tasks {
+            tasks.shutdown().await;
+        }
     }
 
     /// Ends all tasks without waiting.
     pub(crate) fn abort_tasks(&self) {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(tasks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tasks_end_with_the_broker_and_none_begins_after_it() {
+        for waits in [true, false] {
+            let services = Services::new(BrokerConfig::default());
+            let begin = || {
+                let (sender, receiver) = oneshot::channel::<()>();
+                services.spawn(async move {
+                    std::future::pending::<()>().await;
+                    drop(sender);
+                });
+                receiver
+            };
+            let before = begin();
+            if waits {
+                services.end_tasks().await;
+            } else {
+                services.abort_tasks();
+            }
+            let after = begin();
+            for receiver in [before, after] {
+                let ended = tokio::time::timeout(std::time::Duration::from_secs(10), receiver);
+                assert!(ended.await.expect("it ends").is_err());
+            }
+            // Nothing holds the services any more, least of all a task of theirs.
+            services.end_tasks().await;
+            assert_eq!(Arc::strong_count(&services), 1);
+        }
     }
 }

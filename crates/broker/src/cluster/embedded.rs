@@ -205,9 +205,22 @@ impl EmbeddedSession {
         unavailable: E,
         request: impl FnOnce(i64, oneshot::Sender<Result<T, E>>) -> Request,
     ) -> BoxFuture<'static, Result<T, E>> {
+        // Who has fallen silent says nothing more, also what was on its way to be said: the store must not learn of a
+        // crash by the dying broker's own report.
+        let silent = self.shared.closed.load(Ordering::Acquire);
+        self.send(silent, unavailable, request)
+    }
+
+    fn send<T: Send + 'static, E: Send + 'static>(
+        &self,
+        silent: bool,
+        unavailable: E,
+        request: impl FnOnce(i64, oneshot::Sender<Result<T, E>>) -> Request,
+    ) -> BoxFuture<'static, Result<T, E>> {
         let (answer, answered) = oneshot::channel();
         // Sent here and not when the future is polled: calls take effect in the order in which they are made.
-        let sent = self.shared.send(request(self.shared.session_id(), answer));
+        let request = request(self.shared.session_id(), answer);
+        let sent = if silent { Err(Gone::Stopped) } else { self.shared.send(request) };
         Box::pin(async move {
             match sent {
                 Ok(()) => answered.await.unwrap_or(Err(unavailable)),
@@ -246,9 +259,9 @@ impl Coordination for EmbeddedSession {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        self.shared.closed.store(true, Ordering::Release);
+        let silent = self.shared.closed.swap(true, Ordering::AcqRel);
         self.heart.abort();
-        let closed = self.ask((), |session, answer| Request::Close { session, answer });
+        let closed = self.send(silent, (), |session, answer| Request::Close { session, answer });
         Box::pin(async move {
             // If the store did not take it, the session expires: nobody keeps it alive any more.
             _ = closed.await;

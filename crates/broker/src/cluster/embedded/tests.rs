@@ -154,6 +154,11 @@ async fn goodbye_ends_a_session_at_once_and_abandoning_one_does_not() {
 
     let gone = watcher.watch("/killed", Watch::Data);
     killed.abandon();
+    for session in [&polite, &killed] {
+        assert!(session.commit(vec![ephemeral("/late")]).await.is_err(), "nothing is said after the end");
+        assert!(session.read("/").await.is_err());
+    }
+    killed.close().await;
     assert!(watcher.read("/killed").await.unwrap().is_some());
     within(gone).await.unwrap();
     assert_eq!(watcher.read("/killed").await, Ok(None));
