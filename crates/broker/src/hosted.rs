@@ -365,8 +365,11 @@ impl Owned for Core {
             Command::Housekeeping => deeds.extend(partition.begin_work(now).map(Deed::Work)),
             Command::Worked(done) => match partition.finish_work(now, *done) {
                 Ok(()) => deeds.extend(partition.begin_work(now).map(Deed::Work)),
-                // Not again at once: most likely the disk is full, and the timer comes by.
-                Err(error) => deeds.push(Deed::WorkFailed(error)),
+                Err(error) => {
+                    deeds.push(Deed::WorkFailed(error));
+                    // Of another kind: what failed comes again when the timer does.
+                    deeds.extend(partition.begin_work(now).map(Deed::Work));
+                }
             },
             Command::Ask(ask) => ask(partition, now),
         }

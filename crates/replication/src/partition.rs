@@ -315,7 +315,8 @@ impl Partition {
         work
     }
 
-    /// Takes the result of a piece of housekeeping. Whether it failed: going on at once would most likely fail again.
+    /// Takes the result of a piece of housekeeping, failed or not. Begin the next: what failed is not begun again before
+    /// all other kinds of work are done.
     pub fn finish_work(&mut self, now: TimestampMs, done: WorkDone) -> Result<(), FlushError> {
         self.working = false;
         let finished = self.log.finish_work(done).map(drop);

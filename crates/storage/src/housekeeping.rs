@@ -88,9 +88,22 @@ pub(crate) struct Unlink {
 #[derive(Debug)]
 #[must_use = "a job that is not run does nothing"]
 pub struct WorkJob {
+    kind: Kind,
     work: Work,
     /// Tells the log that there is a job under way.
     running: Arc<()>,
+}
+
+/// The kinds of work, in the order in which they are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Unlink,
+    Roll,
+    Retire,
+    ReadAge,
+    Checkpoint,
+    WriteIndexes,
+    ExpireProducers,
 }
 
 #[derive(Debug)]
@@ -116,6 +129,7 @@ enum Work {
 #[derive(Debug)]
 #[must_use = "the log learns what was done by Log::finish_work"]
 pub struct WorkDone {
+    kind: Kind,
     outcome: Outcome,
     _running: Arc<()>,
 }
@@ -156,7 +170,7 @@ impl WorkJob {
                 Outcome::IndexesWritten(segment, written)
             }
         };
-        WorkDone { outcome, _running: self.running }
+        WorkDone { kind: self.kind, outcome, _running: self.running }
     }
 }
 
@@ -196,23 +210,37 @@ impl Log {
         if self.work.strong_count() > 0 || self.shared.usable().is_err() {
             return None;
         }
-        let work = self.next_work(now, limits)?;
+        let Some((kind, work)) = self.next_work(now, limits) else {
+            // What failed has been passed over by all the others, and gets another turn.
+            self.failed_work.clear();
+            return None;
+        };
         let running = Arc::new(());
         self.work = Arc::downgrade(&running);
-        Some(WorkJob { work, running })
+        Some(WorkJob { kind, work, running })
     }
 
     /// Takes note of a piece of work that was run. `None` if it came to nothing.
     ///
     /// # Errors
-    /// If a file operation failed. The work is due again; to go on at once would most likely fail again.
+    /// If a file operation failed. Work of that kind is not begun again before there is none of the others left, so that
+    /// one that always fails (a roll on a full disk) keeps none of them back (retention, which makes room).
     pub fn finish_work(&mut self, done: WorkDone) -> Result<Option<Step>, FlushError> {
         self.work = Weak::new();
-        match done.outcome {
+        let kind = done.kind;
+        let finished = self.finish(done.outcome);
+        if finished.is_err() && !self.failed_work.contains(&kind) {
+            self.failed_work.push(kind);
+        }
+        finished
+    }
+
+    fn finish(&mut self, outcome: Outcome) -> Result<Option<Step>, FlushError> {
+        match outcome {
             Outcome::Done(step) => step.map(Some),
             Outcome::Unlinked(unlink, removed) => {
                 if let Err(error) = removed {
-                    self.unlinks.push_front(unlink);
+                    self.unlinks.push_back(unlink);
                     return Err(error.into());
                 }
                 Ok(Some(Step::FilesRemoved))
@@ -236,27 +264,39 @@ impl Log {
         Housekeeping::new(self)
     }
 
-    fn next_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<Work> {
-        if let Some(unlink) = self.unlinks.pop_front_if(|unlink| unlink.due <= now) {
-            return Some(Work::Unlink { place: self.place.clone(), unlink });
+    fn next_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<(Kind, Work)> {
+        let failed = self.failed_work.clone();
+        let may = |kind| !failed.contains(&kind);
+        if may(Kind::Unlink)
+            && let Some(unlink) = self.unlinks.pop_front_if(|unlink| unlink.due <= now)
+        {
+            return Some((Kind::Unlink, Work::Unlink { place: self.place.clone(), unlink }));
         }
-        if let Some(step) = self.roll_by_age(now).transpose() {
-            return Some(Work::Done(step));
+        if may(Kind::Roll)
+            && let Some(step) = self.roll_by_age(now).transpose()
+        {
+            return Some((Kind::Roll, Work::Done(step)));
         }
-        match self.retire(now, limits.high_watermark) {
-            Ok(None) => {}
-            Ok(Some(work)) => return Some(work),
-            Err(error) => return Some(Work::Done(Err(error))),
+        if may(Kind::Retire) {
+            match self.retire(now, limits.high_watermark, may(Kind::ReadAge)) {
+                Ok(None) => {}
+                Ok(Some(work @ Work::ReadAge(_))) => return Some((Kind::ReadAge, work)),
+                Ok(Some(work)) => return Some((Kind::Retire, work)),
+                Err(error) => return Some((Kind::Retire, Work::Done(Err(error)))),
+            }
         }
-        if !self.sealed.is_empty()
+        if may(Kind::Checkpoint)
+            && !self.sealed.is_empty()
             && let Some(job) = self.begin_checkpoint()
         {
-            return Some(Work::Checkpoint(job));
+            return Some((Kind::Checkpoint, Work::Checkpoint(job)));
         }
-        if let Some(work) = self.rebuilt_indexes() {
-            return Some(work);
+        if may(Kind::WriteIndexes)
+            && let Some(work) = self.rebuilt_indexes()
+        {
+            return Some((Kind::WriteIndexes, work));
         }
-        self.expire_producers(now).map(|step| Work::Done(Ok(step)))
+        self.expire_producers(now).map(|step| (Kind::ExpireProducers, Work::Done(Ok(step))))
     }
 
     /// By the clock only: a log that takes in old records would roll each time if it went by theirs.
@@ -272,7 +312,12 @@ impl Log {
     }
 
     /// Takes the segments out of the log that may go.
-    fn retire(&mut self, now: TimestampMs, high_watermark: Offset) -> Result<Option<Work>, FlushError> {
+    fn retire(
+        &mut self,
+        now: TimestampMs,
+        high_watermark: Offset,
+        may_read_ages: bool,
+    ) -> Result<Option<Work>, FlushError> {
         let segments = self.shared.segments();
         let ages_count = self.options.retention && self.options.retention_ms >= 0;
         let mut candidates = Vec::with_capacity(segments.all().len());
@@ -287,7 +332,7 @@ impl Log {
         let count = retention::plan(&candidates, self.start(), high_watermark, now, &self.options);
         if let Some((segment, _)) = segments.with_ends(self.end()).nth(count).filter(|(_, end)| {
             // Of the first that stays it may be the age alone that is not known.
-            ages_count && *end <= high_watermark
+            may_read_ages && ages_count && *end <= high_watermark
         }) && segment.known_largest_timestamp().is_none()
         {
             return Ok(Some(Work::ReadAge(segment.clone())));

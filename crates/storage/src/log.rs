@@ -14,7 +14,7 @@ use crate::epochs::{EpochEnd, EpochHistory};
 use crate::error::{AppendError, Fence, FlushError, OpenError, ReadError};
 use crate::flush::{JobControl, Sealed};
 use crate::fs::{DirLock, File, Fs, OsFs};
-use crate::housekeeping::Unlink;
+use crate::housekeeping::{Kind, Unlink};
 use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::lock::lock_directory;
@@ -57,6 +57,8 @@ pub struct Log {
     pub(crate) jobs: Vec<Weak<JobControl>>,
     pub(crate) unlinks: VecDeque<Unlink>,
     pub(crate) work: Weak<()>,
+    /// Kinds of housekeeping that have failed since there was none left to do.
+    pub(crate) failed_work: Vec<Kind>,
     pub(crate) producers_looked_at: Option<TimestampMs>,
     pub(crate) topic_id: TopicId,
     pub(crate) lock: Option<Box<dyn DirLock>>,

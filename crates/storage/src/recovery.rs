@@ -637,6 +637,7 @@ impl Opening {
             jobs: Vec::new(),
             unlinks: VecDeque::new(),
             work: Weak::new(),
+            failed_work: Vec::new(),
             producers_looked_at: None,
             lock: None,
         };

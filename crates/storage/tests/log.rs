@@ -543,6 +543,54 @@ fn a_full_disk_refuses_appends_and_is_read_until_there_is_room() {
     assert_eq!(contents(&log.reader()).len(), 11);
 }
 
+/// On a full disk above all: what fails for want of room must not keep back what makes some.
+#[test]
+fn work_that_always_fails_keeps_no_other_work_back() {
+    let later = TimestampMs(T0 + 10_000_000);
+    let table = [
+        ("roll", Fault::Enospc, Call::Create, ".log"),
+        ("unlink", Fault::Eio, Call::Remove, ".deleted"),
+        ("checkpoint", Fault::Enospc, Call::Create, ".index"),
+        ("read of an age", Fault::Eio, Call::Open, ".timeindex"),
+    ];
+    for (what, fault, call, part) in table {
+        let fs = disk(1);
+        filled(&fs, &small(), 30).close().unwrap();
+        // Segments from before the close stay, whose ages are not known.
+        let retention_bytes = if what == "read of an age" { 4500 } else { 2500 };
+        let options =
+            LogOptions { segment_ms: 1000, retention_bytes, file_delete_delay_ms: 0, retention_ms: -1, ..small() };
+        let mut log = open(&fs, &options).0;
+        for number in 30..40 {
+            log.append(NOW, LeaderEpoch(0), &numbered(number, 90)).unwrap();
+        }
+        if what == "read of an age" {
+            log.set_options(LogOptions { retention_ms: 1 << 40, ..options }).unwrap();
+        }
+        fs.inject_lasting(fault, call, part, 1);
+        let limits = WorkLimits::new(Offset(40));
+        let (mut done, mut failed) = (Vec::new(), 0);
+        for _ in 0..60 {
+            match log.housekeeping().step(later, &limits) {
+                Ok(step) => done.extend(step),
+                Err(FlushError::Io(_)) => failed += 1,
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+        assert!(failed > 1, "{what}: it is tried again and again");
+        assert!(
+            log.size_bytes() <= u64::try_from(retention_bytes).unwrap() + 1000,
+            "{what}: {} bytes",
+            log.size_bytes()
+        );
+        let did = |wanted: fn(&Step) -> bool| done.iter().any(wanted);
+        assert!(did(|step| matches!(step, Step::SegmentsRetired { .. })), "{what}: {done:?}");
+        assert!(what == "unlink" || did(|step| matches!(step, Step::FilesRemoved)), "{what}: {done:?}");
+        assert!(what == "roll" || did(|step| matches!(step, Step::Rolled { .. })), "{what}: {done:?}");
+        assert!(what == "checkpoint" || log.recovery_point() > Offset(30), "{what}: {}", log.recovery_point());
+    }
+}
+
 /// R15: the leader's log starts inside of the first batch.
 #[test]
 fn a_batch_around_the_start_that_cannot_be_written_leaves_an_empty_log() {
