@@ -7,7 +7,7 @@ use crate::epochs::EpochHistory;
 use crate::error::{AppendError, Fence, ReadError, TruncateError};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
-use crate::log::{Active, Log, write_epochs};
+use crate::log::{Active, Log, is_out_of_room, write_epochs};
 use crate::names::SegmentFile;
 use crate::producers::ProducerTable;
 use crate::scan::{Found, Walk};
@@ -113,7 +113,11 @@ impl Log {
             file.sync_data().context("sync", &segment.path())?;
             if log.epochs.truncate_from_end(kept_end) {
                 log.epochs_changed();
-                log.write_epochs()?;
+                match log.write_epochs() {
+                    // For the next checkpoint, then. Until it the recovery point lies below what the file has too much.
+                    Err(error) if is_out_of_room(&error) => {}
+                    written => written?,
+                }
             }
             if has_entries_from(&log.producers, kept_end) {
                 let segments = log.shared.segments();

@@ -543,6 +543,32 @@ fn a_full_disk_refuses_appends_and_is_read_until_there_is_room() {
     assert_eq!(contents(&log.reader()).len(), 11);
 }
 
+#[test]
+fn a_full_disk_does_not_keep_a_follower_from_cutting() {
+    for close in [false, true] {
+        let fs = disk(1);
+        let mut log = filled(&fs, &small(), 20);
+        for number in 20..30 {
+            log.append(NOW, LeaderEpoch(3), &numbered(number, 90)).unwrap();
+        }
+        log.checkpoint().unwrap();
+        fs.set_capacity(0);
+        assert_eq!(log.truncate_to(Offset(15)).unwrap().end, Offset(15));
+        assert_eq!((log.fence(), log.epochs()), (None, &[(LeaderEpoch(0), Offset(0))][..]));
+        assert_eq!(contents(&log.reader()).len(), 15);
+        fs.set_capacity(1 << 30);
+        log.append_replicated(NOW, &stored(15, 4, &[b"another"])).unwrap();
+        if close {
+            log.close().unwrap();
+        } else {
+            drop(log);
+        }
+        let (log, _) = open(&fs, &small());
+        assert_eq!(log.epochs(), [(LeaderEpoch(0), Offset(0)), (LeaderEpoch(4), Offset(15))]);
+        assert_eq!((log.end(), contents(&log.reader()).len()), (Offset(16), 16));
+    }
+}
+
 /// On a full disk above all: what fails for want of room must not keep back what makes some.
 #[test]
 fn work_that_always_fails_keeps_no_other_work_back() {
