@@ -10,8 +10,9 @@ use highwater_storage::compression::decompress;
 use highwater_storage::fs::{File, Fs, OpenMode, OsFs};
 use highwater_storage::index::{ActiveOffsetIndex, ActiveTimeIndex, SealedOffsetIndex, SealedTimeIndex};
 use highwater_storage::{
-    BatchBuilder, BatchView, CheckedBatch, Codec, CompletedTransaction, HeaderScan, LeaderEpoch, Offset, ProduceRules,
-    ProducerTable, Record, RecordView, Records, TimestampMs, TimestampType, batches, read_header,
+    BatchBuilder, BatchView, CheckedBatch, Codec, CompletedTransaction, HeaderScan, LeaderEpoch, Log, LogOptions,
+    LogReader, Offset, OpenHints, ProduceRules, ProducerTable, ReadLimit, Record, RecordView, Records, TimestampMs,
+    TimestampType, batches, read_header,
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -381,5 +382,59 @@ fn epochs_replayed_from_batches_are_kafkas() {
         let rows: Vec<_> =
             history.entries().iter().map(|&(LeaderEpoch(epoch), start)| json!([epoch, start.0])).collect();
         assert_eq!(Value::from(rows), partition.expected["leader_epochs"], "{}", partition.name);
+    }
+}
+
+/// All batches there are, by reads of a few each.
+fn read_all(reader: &LogReader) -> Vec<u8> {
+    let (mut all, mut from) = (Vec::new(), reader.start());
+    while from < reader.end() {
+        let fetched = reader.read(from, ReadLimit::bytes(600)).expect("a read");
+        assert!(fetched.next > from, "reading gets on from {from}");
+        all.extend(fetched.bytes);
+        from = fetched.next;
+    }
+    all
+}
+
+/// Directories as Kafka left them, opened, appended to, and opened again after a crash and after a close: with its
+/// gaps, emptied batches and transactions, nothing is lost, cut or changed.
+#[test]
+fn logs_of_kafka_are_opened_and_go_on() {
+    for clean in [true, false] {
+        for partition in partitions(&ALL) {
+            let name = format!("{}, clean: {clean}", partition.name);
+            let root = tempfile::tempdir().expect("a directory");
+            for entry in fs::read_dir(&partition.dir).expect("the directory") {
+                let entry = entry.expect("an entry");
+                fs::copy(entry.path(), root.path().join(entry.file_name())).expect("a copy");
+            }
+            let end = partition.expected["log_end_offset"].as_i64().expect("an end");
+            let mut expected = partition.log();
+            let mut appended = 0;
+            for round in 0..3 {
+                let hints = match round {
+                    0 => {
+                        OpenHints { clean: Some(clean), recovery_point: clean.then_some(Offset(end)), log_start: None }
+                    }
+                    _ => OpenHints::default(),
+                };
+                let options = LogOptions { segment_bytes: 1500, ..LogOptions::default() };
+                let (mut log, report) = Log::open_with(Arc::new(OsFs), root.path(), options, hints).expect("it opens");
+                assert_eq!((report.cut.as_ref(), report.clean), (None, clean && round == 0 || round == 2), "{name}");
+                assert_eq!(log.end().0, end + appended, "{name}, round {round}");
+                assert!(read_all(&log.reader()) == expected, "{name}, round {round}: other bytes than Kafka's");
+                let mut builder = BatchBuilder::new(Codec::None);
+                builder.push(Record::new(TimestampMs(1_700_000_000_000), &[b'x'; 300]));
+                let epoch = log.latest_epoch();
+                log.append(TimestampMs(1_700_000_000_000), epoch, &builder.build()).expect("it goes on");
+                appended += 1;
+                expected = read_all(&log.reader());
+                assert!(expected.starts_with(&partition.log()), "{name}");
+                if round == 1 {
+                    log.close().expect("it closes");
+                }
+            }
+        }
     }
 }
