@@ -589,7 +589,9 @@ impl Opening {
         let mut epochs = self.epochs.take().unwrap_or_default();
         epochs.truncate_from_end(self.end);
         epochs.truncate_from_start(self.start);
-        let mut epochs_written = self.epochs_on_disk.as_ref() == Some(&epochs) || self.report.created;
+        // A new log has no epochs and needs no file that says so.
+        let none_needed = self.report.created && epochs.is_empty() && self.epochs_on_disk.is_none();
+        let mut epochs_written = none_needed || self.epochs_on_disk.as_ref() == Some(&epochs);
         if self.report.epochs_rebuilt {
             epochs_written = match write_epochs(&self.place, epochs.entries()) {
                 Err(error) if is_out_of_room(&error) => false,

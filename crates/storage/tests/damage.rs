@@ -629,3 +629,24 @@ fn what_another_program_left_is_kept_with_its_gaps() {
         }
     }
 }
+
+/// A batch survived a power cut, but below the log start: the log starts over, and its file of epochs, which is older than
+/// that batch, is not what it goes by.
+#[test]
+fn epochs_of_a_log_that_starts_over_are_written() {
+    let fs = disk(1);
+    let (mut log, _) = open(&fs, &one_segment());
+    log.append(NOW, LeaderEpoch(0), &batch(T0, &[b"a"; 2])).unwrap();
+    log.checkpoint().unwrap();
+    log.append(NOW, LeaderEpoch(1), &batch(T0, &[b"b"; 2])).unwrap();
+    log.append(NOW, LeaderEpoch(1), &batch(T0, &[b"c"; 6])).unwrap();
+    log.advance_start(Offset(6)).unwrap();
+    drop(log);
+    let kept = 2 * batch(T0, &[b"a"; 2]).len();
+    fs.corrupt(&path(LOG), |bytes| bytes.truncate(kept)).unwrap();
+    let (mut log, _) = open(&fs, &one_segment());
+    assert_eq!((log.start(), log.end()), (Offset(6), Offset(6)));
+    log.append(NOW, LeaderEpoch(1), &batch(T0, &[b"d"])).unwrap();
+    log.close().unwrap();
+    assert_eq!(open(&fs, &one_segment()).0.epochs(), [(LeaderEpoch(1), Offset(6))]);
+}
