@@ -83,6 +83,8 @@ pub struct BrokerConfig {
 
     /// `fetch.max.bytes`: the most one Fetch response carries, whatever the client asks for (one batch may exceed it).
     pub fetch_bytes_max: usize,
+    /// `highwater.queued.max.response.bytes`: records in answers that are not sent yet, together.
+    pub queued_response_bytes_max: usize,
 
     /// `replica.lag.time.max.ms`: a follower that was not caught up for so long leaves the ISR.
     pub replica_lag_time_max_ms: i64,
@@ -150,6 +152,7 @@ impl Default for BrokerConfig {
             io_threads: cpus.min(8),
             background_threads: 4,
             fetch_bytes_max: 55 << 20,
+            queued_response_bytes_max: 256 << 20,
             replica_lag_time_max_ms: 10_000,
             replica_fetch_bytes_max: 1 << 20,
             replica_fetch_response_bytes_max: 10 << 20,

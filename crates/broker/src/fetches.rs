@@ -12,13 +12,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use highwater_replication::{FetchError, FetchGrant, FetchRequest, WaitToken};
+use highwater_replication::{FetchError, FetchGrant, FetchRequest, Fetcher, WaitToken};
 use highwater_storage::Offset;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::gather::{Gather, Slot};
-use crate::readers::Readers;
+use crate::readers::{Readers, Share};
 
 /// How often a read that was overtaken by a truncation is granted anew before the partition is answered empty.
 const SUPERSEDED_MAX: u32 = 3;
@@ -152,11 +152,24 @@ pub(crate) struct Limits {
     pub(crate) until: Instant,
 }
 
+/// What is sent to one partition's asker, with its shares of the memory for answers.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    bytes: Vec<u8>,
+    held: Vec<Share>,
+}
+
+impl AsRef<[u8]> for Records {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// What came of one partition.
 #[derive(Debug)]
 pub(crate) enum Served {
     /// Its grant, and the records (none if the asker diverges).
-    Granted(FetchGrant, Vec<u8>),
+    Granted(FetchGrant, Records),
     /// It refused.
     Refused(FetchError),
     /// It granted, but could not be read.
@@ -196,7 +209,7 @@ struct Part<S: Source> {
     source: Arc<S>,
     request: FetchRequest,
     max_bytes: usize,
-    bytes: Vec<u8>,
+    records: Records,
     grant: Option<FetchGrant>,
     superseded: u32,
     phase: Phase<S>,
@@ -261,25 +274,33 @@ impl<S: Source> Fetch<S> {
         let mut jobs = Vec::new();
         for (place, part) in self.parts.iter().enumerate() {
             if let (Phase::Read, Some(grant)) = (&part.phase, &part.grant) {
-                let left = part.max_bytes.saturating_sub(part.bytes.len());
-                jobs.push((place, Arc::clone(&part.source), grant.clone(), part.request.from, left));
+                let left = part.max_bytes.saturating_sub(part.records.bytes.len());
+                let follows = matches!(part.request.by, Fetcher::Follower { .. });
+                jobs.push((place, Arc::clone(&part.source), grant.clone(), part.request.from, left, follows));
             }
         }
         if jobs.is_empty() {
             return;
         }
         let (mut left, mut nothing_yet) = (self.limits.max_bytes.saturating_sub(self.bytes), self.bytes == 0);
+        let memory = Arc::clone(readers.memory());
         let chunks = readers.read(move || {
-            let read = |(place, source, grant, from, part_left): (usize, Arc<S>, FetchGrant, Offset, usize)| {
-                let max_bytes = left.min(part_left);
+            type Job<S> = (usize, Arc<S>, FetchGrant, Offset, usize, bool);
+            let read = |(place, source, grant, from, part_left, follows): Job<S>| {
+                let wanted = left.min(part_left);
+                let mut share = memory.take(wanted);
+                // Slow clients must not hold followers up, whose answers are few and of a configured size.
+                let max_bytes = if follows { wanted } else { share.bytes() };
                 if max_bytes == 0 && !nothing_yet {
-                    return (place, Ok(Chunk::default()));
+                    return (place, Ok((Chunk::default(), share)));
                 }
                 let chunk = source.read(&grant, from, max_bytes, nothing_yet);
-                if let Ok(chunk) = &chunk {
+                let chunk = chunk.map(|chunk| {
                     left = left.saturating_sub(chunk.bytes.len());
                     nothing_yet &= chunk.bytes.is_empty();
-                }
+                    share.settle(chunk.bytes.len());
+                    (chunk, share)
+                });
                 (place, chunk)
             };
             jobs.into_iter().map(read).collect::<Vec<_>>()
@@ -292,9 +313,9 @@ impl<S: Source> Fetch<S> {
         for (place, chunk) in chunks {
             let part = &mut self.parts[place];
             part.phase = match chunk {
-                Ok(Chunk { bytes, next: Some(next) }) if !bytes.is_empty() => {
+                Ok((Chunk { bytes, next: Some(next) }, share)) if !bytes.is_empty() => {
                     self.bytes += bytes.len();
-                    part.take(bytes, next);
+                    part.take(bytes, share, next);
                     Phase::Ask
                 }
                 // The next batch does not fit in what is left.
@@ -303,7 +324,7 @@ impl<S: Source> Fetch<S> {
                     part.superseded += 1;
                     Phase::Ask
                 }
-                Err(failure) if part.bytes.is_empty() => {
+                Err(failure) if part.records.bytes.is_empty() => {
                     self.settled = true;
                     Phase::Unreadable(failure)
                 }
@@ -360,15 +381,16 @@ impl<S: Source> Fetch<S> {
 impl<S: Source> Part<S> {
     fn new(wanted: Wanted<S>) -> Self {
         let Wanted { source, request, max_bytes } = wanted;
-        Self { source, request, max_bytes, bytes: Vec::new(), grant: None, superseded: 0, phase: Phase::Ask }
+        Self { source, request, max_bytes, records: Records::default(), grant: None, superseded: 0, phase: Phase::Ask }
     }
 
-    fn take(&mut self, bytes: Vec<u8>, next: Offset) {
-        if self.bytes.is_empty() {
-            self.bytes = bytes;
+    fn take(&mut self, bytes: Vec<u8>, share: Share, next: Offset) {
+        if self.records.bytes.is_empty() {
+            self.records.bytes = bytes;
         } else {
-            self.bytes.extend_from_slice(&bytes);
+            self.records.bytes.extend_from_slice(&bytes);
         }
+        self.records.held.push(share);
         self.request.from = next;
         // The epoch belonged to the offset first asked for, and divergence was looked for there.
         self.request.last_fetched_epoch = None;
@@ -377,9 +399,9 @@ impl<S: Source> Part<S> {
     fn served(self) -> Served {
         match (self.phase, self.grant) {
             // An error after records were read is for the next fetch to meet.
-            (Phase::Refused(refusal), _) if self.bytes.is_empty() => Served::Refused(refusal),
+            (Phase::Refused(refusal), _) if self.records.bytes.is_empty() => Served::Refused(refusal),
             (Phase::Unreadable(failure), Some(grant)) => Served::Unreadable(grant, failure),
-            (_, Some(grant)) => Served::Granted(grant, self.bytes),
+            (_, Some(grant)) => Served::Granted(grant, self.records),
             _ => Served::Gone,
         }
     }

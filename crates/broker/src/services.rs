@@ -47,7 +47,7 @@ impl Services {
             commands_max: config.queued_requests_max,
             owners: Arc::new(Threads::new("hw-owner", config.io_threads)),
             syncs: Syncs::new(),
-            readers: Readers::new(config.background_threads),
+            readers: Readers::new(config.background_threads, config.queued_response_bytes_max),
             deadlines: Deadlines::new(clock),
             fetchers: Fetchers::new(BTreeSet::new()),
             checkpoints_wanted: Notify::new(),

@@ -139,7 +139,7 @@ fn write(part: &mut PartitionData, served: Served, asker: Asker) {
             if let Some(end) = grant.diverging {
                 part.diverging_epoch = EpochEndOffset::default().with_epoch(end.epoch.0).with_end_offset(end.end.0);
             }
-            part.records = Some(Bytes::from(records));
+            part.records = Some(Bytes::from_owner(records));
             if asker.follower.is_none() && asker.isolation == Isolation::ReadCommitted {
                 part.aborted_transactions = Some(Vec::new());
             }

@@ -275,6 +275,14 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         "The most bytes of records in one Fetch response, whatever the client asks for."
     ),
     broker_key!(
+        "highwater.queued.max.response.bytes",
+        Long,
+        queued_response_bytes_max,
+        1024,
+        I64,
+        "Bytes of records in all Fetch responses that are not sent yet. Past it a response carries one batch."
+    ),
+    broker_key!(
         "replica.lag.time.max.ms",
         Long,
         replica_lag_time_max_ms,

@@ -2,7 +2,7 @@ use super::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use highwater_replication::{EpochEnd, Fetcher, Isolation};
+use highwater_replication::{BrokerId, EpochEnd, Isolation};
 use highwater_storage::LeaderEpoch;
 
 /// A partition of batches of one record and `batch_bytes` bytes each.
@@ -123,7 +123,7 @@ fn limits(max_bytes: usize, min_bytes: usize, wait_ms: u64) -> Limits {
 
 fn lengths(served: &[Served]) -> Vec<usize> {
     let length = |served: &Served| match served {
-        Served::Granted(_, bytes) => bytes.len(),
+        Served::Granted(_, records) => records.as_ref().len(),
         other => panic!("not served: {other:?}"),
     };
     served.iter().map(length).collect()
@@ -131,7 +131,7 @@ fn lengths(served: &[Served]) -> Vec<usize> {
 
 #[tokio::test]
 async fn the_first_batch_comes_whole_and_the_others_obey_the_limits() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let (empty, big, small) = (Fake::with(0, 10), Fake::with(5, 2_000), Fake::with(5, 10));
     let request = || vec![wanted(&empty, 0, 1), wanted(&big, 0, 1), wanted(&small, 0, 1), wanted(&big, 0, 1)];
     let served = serve(request(), limits(1, 1, 1_000), &readers).await;
@@ -143,7 +143,7 @@ async fn the_first_batch_comes_whole_and_the_others_obey_the_limits() {
 
 #[tokio::test]
 async fn waits_for_data_then_answers_and_deregisters_everywhere() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let (one, other) = (Fake::with(3, 10), Fake::with(4, 10));
     let request = vec![wanted(&one, 3, 100), wanted(&other, 4, 100)];
     let task = tokio::spawn(async move { serve(request, limits(100, 1, 60_000), &readers).await });
@@ -160,7 +160,7 @@ async fn waits_for_data_then_answers_and_deregisters_everywhere() {
 
 #[tokio::test]
 async fn collects_until_min_bytes_reading_nothing_twice() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let source = Fake::with(1, 10);
     let request = vec![wanted(&source, 0, 1_000)];
     let task = tokio::spawn(async move { serve(request, limits(1_000, 35, 60_000), &readers).await });
@@ -177,7 +177,7 @@ async fn collects_until_min_bytes_reading_nothing_twice() {
 
 #[tokio::test]
 async fn the_deadline_answers_empty_with_the_latest_high_watermark() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let source = Fake::with(3, 10);
     let request = vec![wanted(&source, 3, 100)];
     let started = Instant::now();
@@ -188,14 +188,14 @@ async fn the_deadline_answers_empty_with_the_latest_high_watermark() {
     source.state().high_watermark = 99;
     let served = task.await.expect("no panic");
     assert!(started.elapsed() >= Duration::from_millis(75));
-    assert!(matches!(&served[..], [Served::Granted(grant, bytes)]
-        if grant.high_watermark == Offset(99) && bytes.is_empty()));
+    assert!(matches!(&served[..], [Served::Granted(grant, records)]
+        if grant.high_watermark == Offset(99) && records.as_ref().is_empty()));
     assert!(source.state().watches.is_empty());
 }
 
 #[tokio::test]
 async fn errors_and_divergence_answer_at_once() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     for spoil in [
         (|state| state.refuse = true) as fn(&mut FakeState),
         |state| state.diverging = true,
@@ -217,7 +217,7 @@ async fn errors_and_divergence_answer_at_once() {
 
 #[tokio::test]
 async fn a_change_of_role_ends_the_wait() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let source = Fake::with(3, 10);
     let request = vec![wanted(&source, 3, 100)];
     let task = tokio::spawn(async move { serve(request, limits(100, 1, 60_000), &readers).await });
@@ -231,7 +231,7 @@ async fn a_change_of_role_ends_the_wait() {
 
 #[tokio::test]
 async fn a_read_overtaken_by_a_truncation_is_granted_anew_but_not_for_ever() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let source = Fake::with(3, 10);
     source.state().superseded = 2;
     let served = serve(vec![wanted(&source, 0, 100)], limits(100, 1, 10_000), &readers).await;
@@ -243,7 +243,7 @@ async fn a_read_overtaken_by_a_truncation_is_granted_anew_but_not_for_ever() {
 
 #[tokio::test]
 async fn a_client_that_goes_away_leaves_no_watch() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let source = Fake::with(3, 10);
     let request = vec![wanted(&source, 3, 100)];
     let task = tokio::spawn(async move { serve(request, limits(100, 1, 60_000), &readers).await });
@@ -257,7 +257,7 @@ async fn a_client_that_goes_away_leaves_no_watch() {
 
 #[tokio::test]
 async fn without_a_wait_everything_is_asked_once() {
-    let readers = Readers::new(1);
+    let readers = Readers::new(1, usize::MAX);
     let source = Fake::with(3, 10);
     for (min_bytes, wait_ms) in [(0, 10_000), (1, 0)] {
         let asked = source.state().asked;
@@ -266,4 +266,24 @@ async fn without_a_wait_everything_is_asked_once() {
         assert_eq!(source.state().asked, asked + 1);
     }
     assert!(serve(Vec::<Wanted<Fake>>::new(), limits(100, 1, 10_000), &readers).await.is_empty());
+}
+
+/// Answers that nobody takes yet leave less for the next, down to the one batch that each may have.
+#[tokio::test]
+async fn what_all_answers_hold_is_bounded() {
+    let readers = Readers::new(1, 100);
+    let source = Fake::with(50, 10);
+    let ask = async || serve(vec![wanted(&source, 0, 70)], limits(70, 1, 0), &readers).await;
+    let (first, second, third) = (ask().await, ask().await, ask().await);
+    assert_eq!([lengths(&first), lengths(&second), lengths(&third)], [[70], [30], [10]]);
+    // A second partition gets nothing of what is not there; a follower gets what it asks for.
+    let both = serve(vec![wanted(&source, 0, 70), wanted(&source, 0, 70)], limits(70, 1, 0), &readers).await;
+    assert_eq!(lengths(&both), [10, 0]);
+    let mut follower = wanted(&source, 0, 70);
+    follower.request.by = Fetcher::Follower { id: BrokerId(2), broker_epoch: None, log_start: Offset::ZERO };
+    assert_eq!(lengths(&serve(vec![follower], limits(70, 1, 0), &readers).await), [70]);
+    drop((second, third, both));
+    assert_eq!(lengths(&ask().await), [30]);
+    drop(first);
+    assert_eq!(lengths(&ask().await), [70]);
 }
