@@ -14,7 +14,7 @@ use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
 use super::{ErrorCode, RequestContext, operations};
-use crate::cluster::{MetadataImage, PartitionImage, TopicImage};
+use crate::cluster::{ClusterHandle, MetadataImage, PartitionImage, TopicImage};
 
 /// Topics that Kafka keeps for itself. Clients are told so, and they are not created by being asked for.
 const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
@@ -33,27 +33,37 @@ enum One {
 }
 
 /// How long a request that made a topic waits for its leaders: clients that find none back off for longer.
-const LEADERS_WAIT_MS: u64 = 1_000;
+const LEADERS_WAIT_MS: i32 = 1_000;
 
 /// Answers after making the topics that are to be made by being asked for.
 pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
     let (cluster, config) = (&context.broker.cluster, &context.broker.config);
-    let mut codes = BTreeMap::new();
-    if config.auto_create_topics {
-        for name in to_create(&cluster.image(), request, context.version) {
-            let code = match cluster.auto_create_topic(&name).await {
-                Ok(()) => {
-                    // Whether it is led by then or not, the image tells.
-                    let _ = cluster.wait_for_leaders(&name, 1, LEADERS_WAIT_MS).await;
-                    ErrorCode::LeaderNotAvailable
-                }
-                Err(error) => error.code(),
-            };
-            codes.insert(name, code);
-        }
-    }
+    let missing = match config.auto_create_topics {
+        true => to_create(&cluster.image(), request, context.version),
+        false => Vec::new(),
+    };
+    let codes = create(cluster, missing).await;
     let absent = |name: &str| codes.get(name).copied().unwrap_or(ErrorCode::UnknownTopicOrPartition);
     answer(&cluster.image(), request, context.version, config.broker_id, absent)
+}
+
+/// Makes topics, and says what to tell of each as long as it is not in the image.
+async fn create(cluster: &ClusterHandle, names: Vec<String>) -> BTreeMap<String, ErrorCode> {
+    let mut codes = BTreeMap::new();
+    for name in names {
+        let code = match cluster.auto_create_topic(&name).await {
+            Ok(()) => ErrorCode::LeaderNotAvailable,
+            Err(error) => error.code(),
+        };
+        codes.insert(name, code);
+    }
+    // One wait for all of them, or a client of many topics would get its answer too late.
+    let deadline = super::deadline(LEADERS_WAIT_MS);
+    for (name, _) in codes.iter().filter(|(_, code)| **code == ErrorCode::LeaderNotAvailable) {
+        // Whether it is led by then or not, the image tells.
+        let _ = cluster.wait_for_leaders(name, 1, super::remaining_ms(deadline)).await;
+    }
+    codes
 }
 
 /// The names that the request would create: asked for by name, legal, not Kafka's own, and not there.
@@ -316,6 +326,27 @@ mod tests {
         let mut lost = image();
         lost.controller = Some(BrokerId(3));
         assert_eq!(controller(&lost, ME), ME);
+    }
+
+    #[tokio::test]
+    async fn topics_that_find_no_leader_are_waited_for_together() {
+        let members = crate::api::admin_tests::cluster_of(2).await;
+        let names: Vec<String> = (0..20).map(|at| format!("t{at}")).collect();
+        assert!(create(&members[1], names[..2].to_vec()).await.values().all(|&code| code.number() == 5));
+        assert!(members[1].image().topic("t1").is_some_and(|topic| topic.partitions[0].state.value.leader.is_some()));
+        // Nobody elects for the length of a session.
+        let controller = members[1].image().controller;
+        let (controls, other) = match controller == Some(members[0].id()) {
+            true => (&members[0], &members[1]),
+            false => (&members[1], &members[0]),
+        };
+        controls.abandon();
+        let started = std::time::Instant::now();
+        let codes = create(other, names).await;
+        assert_eq!((codes.len(), codes.values().all(|&code| code.number() == 5)), (20, true));
+        let took = started.elapsed();
+        assert!(took >= std::time::Duration::from_millis(900), "{took:?}");
+        assert!(took < std::time::Duration::from_secs(10), "{took:?}");
     }
 
     #[test]
