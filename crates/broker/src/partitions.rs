@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 
-use highwater_replication::{BrokerEpoch, BrokerId, Partition, ReplicaConfig};
+use highwater_replication::{BrokerEpoch, BrokerId, Partition, ReplicaConfig, Role};
 use highwater_storage::data_dir::{DataDir, DataDirError, FoundPartition, PartitionDirError};
 use highwater_storage::fs::Fs;
 use highwater_storage::{Log, LogOptions, Offset, OpenHints, RecoveryReport, TopicId, TopicPartition};
@@ -114,6 +114,19 @@ impl Partitions {
                 Err(if failed { ErrorCode::KafkaStorageError } else { ErrorCode::NotLeaderOrFollower })
             }
         }
+    }
+
+    /// Whether the replica here has not come as far as the image: its log is being made, or it has not heard of the
+    /// epoch. One that failed is not behind, it waits for nothing.
+    pub(crate) fn is_behind(&self, topic: &TopicImage, number: i32) -> bool {
+        let of = TopicPartition::new(topic.name.clone(), number);
+        let Some(state) = topic.partition(number).map(|partition| &partition.state.value) else { return false };
+        let Some(hosted) = self.get(&of).filter(|hosted| hosted.topic_id() == topic.id) else {
+            let offline = self.offline.read().unwrap_or_else(PoisonError::into_inner);
+            return !offline.contains(&of);
+        };
+        let status = hosted.status();
+        status.is_some_and(|status| status.role != Role::Fenced && status.leader_epoch < state.leader_epoch)
     }
 
     /// The partition of this name, whatever its topic's id.

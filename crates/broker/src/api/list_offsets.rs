@@ -22,6 +22,9 @@ const LATEST_TIERED: i64 = -5;
 /// Before this version code 78 did not exist; clients then got 5, which they retry as well.
 const OFFSET_NOT_AVAILABLE_SINCE: i16 = 5;
 
+/// Answers have a field for the leader epoch from this version on.
+const LEADER_EPOCH_SINCE: i16 = 4;
+
 /// An answer: the offset, the timestamp of the record there, its epoch.
 type Found = (Offset, TimestampMs, LeaderEpoch);
 
@@ -108,7 +111,8 @@ fn answer(version: i16, partition: i32, found: Result<Found, ErrorCode>) -> List
     let answer = ListOffsetsPartitionResponse::default().with_partition_index(partition);
     match found {
         Ok((offset, timestamp, epoch)) => {
-            answer.with_offset(offset.0).with_timestamp(timestamp.0).with_leader_epoch(epoch.0)
+            let answer = answer.with_offset(offset.0).with_timestamp(timestamp.0);
+            if version >= LEADER_EPOCH_SINCE { answer.with_leader_epoch(epoch.0) } else { answer }
         }
         Err(code) => {
             let code = match code {

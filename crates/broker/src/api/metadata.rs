@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use highwater_replication::BrokerId;
 use highwater_storage::TopicId;
@@ -35,6 +36,9 @@ enum One {
 /// How long a request that made a topic waits for its leaders: clients that find none back off for longer.
 const LEADERS_WAIT_MS: i32 = 1_000;
 
+/// How often it looks whether a partition it leads is ready: that takes a few milliseconds after an election.
+const READY_POLL: Duration = Duration::from_millis(2);
+
 /// Answers after making the topics that are to be made by being asked for.
 pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) -> MetadataResponse {
     let (cluster, config) = (&context.broker.cluster, &context.broker.config);
@@ -44,7 +48,37 @@ pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) 
     };
     let codes = create(cluster, missing).await;
     let absent = |name: &str| codes.get(name).copied().unwrap_or(ErrorCode::UnknownTopicOrPartition);
-    answer(&cluster.image(), request, context.version, config.broker_id, absent)
+    let latest = Instant::now() + Duration::from_millis(LEADERS_WAIT_MS);
+    loop {
+        let image = cluster.image();
+        let mut response = answer(&image, request, context.version, config.broker_id, absent);
+        let unready = withhold_unready(&mut response, config.broker_id, |topic, partition| {
+            let Some(topic) = image.topic(topic) else { return false };
+            context.broker.partitions.is_behind(topic, partition)
+        });
+        if unready == 0 || Instant::now() >= latest {
+            return response;
+        }
+        tokio::time::sleep(READY_POLL).await;
+    }
+}
+
+/// Names no leader for partitions that this broker leads by the image but does not serve yet, and says how many those
+/// are. A client that were told would have its first produce refused, and one with several in flight then has the rest
+/// stored before it.
+fn withhold_unready(response: &mut MetadataResponse, me: BrokerId, is_behind: impl Fn(&str, i32) -> bool) -> usize {
+    let mut unready = 0;
+    for topic in &mut response.topics {
+        let Some(name) = topic.name.as_ref() else { continue };
+        for partition in topic.partitions.iter_mut().filter(|partition| partition.leader_id.0 == me.0) {
+            if is_behind(name, partition.partition_index) {
+                partition.leader_id = messages::BrokerId(-1);
+                partition.error_code = ErrorCode::LeaderNotAvailable.into();
+                unready += 1;
+            }
+        }
+    }
+    unready
 }
 
 /// Makes topics, and says what to tell of each as long as it is not in the image.
@@ -289,6 +323,18 @@ mod tests {
             assert_eq!(summary(&ask(&by_id(&[7]), version)), [(Some(""), 42, 0)]);
         }
         assert_eq!(ask(&by_name(&["books"]), 10).topics[0].topic_id, Uuid::from_bytes([7; 16]));
+    }
+
+    #[test]
+    fn a_leader_that_does_not_serve_yet_is_not_named() {
+        let mut response = ask(&by_name(&["books", "empty"]), 7);
+        assert_eq!(withhold_unready(&mut response, ME, |topic, partition| (topic, partition) == ("books", 0)), 1);
+        let first = |topic: &MetadataResponseTopic| (topic.partitions[0].error_code, topic.partitions[0].leader_id.0);
+        assert_eq!(first(&response.topics[0]), (5, -1));
+        let before = ask(&by_name(&["empty"]), 7);
+        assert_eq!(first(&response.topics[1]), first(&before.topics[0]));
+        // Another broker's partitions are that one's business.
+        assert_eq!(withhold_unready(&mut response, BrokerId(9), |_, _| true), 0);
     }
 
     #[test]
