@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use highwater_replication::BrokerId;
 use highwater_storage::TopicId;
@@ -48,7 +48,7 @@ pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) 
     };
     let codes = create(cluster, missing).await;
     let absent = |name: &str| codes.get(name).copied().unwrap_or(ErrorCode::UnknownTopicOrPartition);
-    let latest = Instant::now() + Duration::from_millis(LEADERS_WAIT_MS);
+    let latest = super::deadline(LEADERS_WAIT_MS);
     loop {
         let image = cluster.image();
         let mut response = answer(&image, request, context.version, config.broker_id, absent);
@@ -56,7 +56,7 @@ pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) 
             let Some(topic) = image.topic(topic) else { return false };
             context.broker.partitions.is_behind(topic, partition)
         });
-        if unready == 0 || Instant::now() >= latest {
+        if unready == 0 || super::remaining_ms(latest) == 0 {
             return response;
         }
         tokio::time::sleep(READY_POLL).await;
@@ -391,8 +391,8 @@ mod tests {
         let codes = create(other, names).await;
         assert_eq!((codes.len(), codes.values().all(|&code| code.number() == 5)), (20, true));
         let took = started.elapsed();
-        assert!(took >= std::time::Duration::from_millis(900), "{took:?}");
-        assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+        assert!(took >= Duration::from_millis(900), "{took:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
     }
 
     #[test]
