@@ -119,7 +119,7 @@ pub(crate) enum Deed {
     Answer(Slot<ProduceAnswer>, ProduceAnswer),
     Grant(Slot<Answer<Hosted>>, Answer<Hosted>),
     Ring(Arc<Alarm>, usize),
-    Propose { proposal: u64, expected_version: i64, state: PartitionState },
+    Propose { proposal: u64, expected_version: i64, state: PartitionState, joining: Option<(BrokerId, BrokerEpoch)> },
     Fetch(FetchPlan),
     StopFetching,
     Flush(FlushJob),
@@ -343,7 +343,7 @@ impl Owned for Core {
                     log_start: came.log_start,
                     diverging: came.diverging,
                 });
-                partition.fetched(now, FetchReply { leader_epoch: plan.leader_epoch, from: plan.from, result });
+                partition.fetched(now, FetchReply { plan, result });
             }
             Command::Flushed(done) => partition.flushed(now, *done),
             Command::IsrDecided { proposal, decision } => partition.isr_decided(now, proposal, decision),
@@ -419,8 +419,8 @@ impl Core {
                         deeds.push(Deed::Ring(alarm, place));
                     }
                 }
-                Effect::ProposeIsr { proposal, expected_version, state, .. } => {
-                    deeds.push(Deed::Propose { proposal, expected_version, state });
+                Effect::ProposeIsr { proposal, expected_version, state, joining, .. } => {
+                    deeds.push(Deed::Propose { proposal, expected_version, state, joining });
                 }
                 Effect::Fetch(plan) => deeds.push(Deed::Fetch(plan)),
                 Effect::StopFetching => deeds.push(Deed::StopFetching),
@@ -456,7 +456,9 @@ impl Outlet<Deed> for PartitionOutlet {
             Deed::Answer(slot, answer) => slot.fill(answer),
             Deed::Grant(slot, answer) => slot.fill(answer),
             Deed::Ring(alarm, place) => alarm.ring(place),
-            Deed::Propose { proposal, expected_version, state } => self.propose(proposal, expected_version, state),
+            Deed::Propose { proposal, expected_version, state, joining } => {
+                self.propose(proposal, expected_version, state, joining);
+            }
             Deed::Fetch(plan) => self.fetch(plan),
             Deed::StopFetching => self.services.fetchers.stop(&self.topic_partition),
             Deed::Flush(job) => self.services.syncs.sync(self.hosted.clone(), job),
@@ -483,13 +485,21 @@ impl Outlet<Deed> for PartitionOutlet {
 }
 
 impl PartitionOutlet {
-    fn propose(&self, proposal: u64, expected_version: i64, state: PartitionState) {
+    fn propose(
+        &self,
+        proposal: u64,
+        expected_version: i64,
+        state: PartitionState,
+        joining: Option<(BrokerId, BrokerEpoch)>,
+    ) {
         let (hosted, services) = (self.hosted.clone(), Arc::clone(&self.services));
         let topic_partition = self.topic_partition.clone();
         self.services.spawn(async move {
             let Some(topic_id) = hosted.upgrade().map(|hosted| hosted.topic_id()) else { return };
             let decision = match services.cluster() {
-                Some(cluster) => cluster.propose_state(&topic_partition, topic_id, expected_version, &state).await,
+                Some(cluster) => {
+                    cluster.propose_state(&topic_partition, topic_id, expected_version, &state, joining).await
+                }
                 None => IsrDecision::Retry,
             };
             if let Some(hosted) = hosted.upgrade() {

@@ -289,10 +289,9 @@ pub enum FetchFailure {
 /// The reply to a [`FetchPlan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchReply<'a> {
-    /// The epoch in which the fetch was made (the plan's).
-    pub leader_epoch: LeaderEpoch,
-    /// The offset that was asked for (the plan's).
-    pub from: Offset,
+    /// What was asked. A reply counts only if it answers the fetch that is out, in all its parts: the same offset in the
+    /// same epoch may have been asked for before a cut, and by the same words about another history.
+    pub plan: FetchPlan,
     /// What came.
     pub result: Result<FetchedRecords<'a>, FetchFailure>,
 }
@@ -461,6 +460,10 @@ pub enum Output {
         expected_version: i64,
         /// The state to write.
         state: PartitionState,
+        /// The broker that comes into the ISR by this, in the life whose fetches say that it may: the write must fail
+        /// ([`IsrDecision::Refused`](crate::IsrDecision)) unless it is registered in that very life. The version alone
+        /// does not see to that: a fetch of its former life may arrive after everything its return has written.
+        joining: Option<(BrokerId, BrokerEpoch)>,
     },
     /// Fetch from the leader.
     Fetch(FetchPlan),

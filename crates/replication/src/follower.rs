@@ -3,6 +3,7 @@
 use highwater_storage::{LeaderEpoch, Offset, TimestampMs};
 
 use crate::BrokerId;
+use crate::event::FetchPlan;
 
 /// This replica following a leader in one epoch.
 #[derive(Debug)]
@@ -14,8 +15,8 @@ pub(crate) struct Follower {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowerStep {
-    /// A fetch from this offset is out. Replies to others are late and mean nothing.
-    Fetching(Offset),
+    /// This fetch is out. Replies to others are late and mean nothing.
+    Fetching(FetchPlan),
     /// Records are being appended.
     Appending { leader_high_watermark: Offset, leader_log_start: Offset },
     /// The log is being cut; it was like this before.

@@ -39,17 +39,14 @@ pub(crate) struct Pending {
     pub(crate) proposal: u64,
     pub(crate) expected_version: i64,
     pub(crate) state: PartitionState,
-    pub(crate) step: PendingStep,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PendingStep {
-    /// Sent, no answer yet.
-    Sent,
-    /// The store did not answer. The change may have happened: its larger set counts until the state is known.
-    RetryAt(TimestampMs),
-    /// It cannot be repeated by us: the store's next state settles it.
-    AwaitState,
+    /// Who comes in by it, in which life.
+    pub(crate) joining: Option<(BrokerId, BrokerEpoch)>,
+    /// An attempt may be on its way still, or have succeeded: none that follows settles this one unless it succeeds too.
+    pub(crate) uncertain: bool,
+    /// Who may have come in by earlier attempts.
+    pub(crate) doubtful: Vec<BrokerId>,
+    /// When to send it again; `None` while it is out.
+    pub(crate) retry_at: Option<TimestampMs>,
 }
 
 impl Leader {
@@ -123,9 +120,14 @@ impl Leader {
     }
 
     /// The ISR that acknowledgements and the high watermark count with: while a change is under way, the larger of both.
-    pub(crate) fn maximal_isr<'a>(&'a self, committed: &'a [BrokerId]) -> impl Iterator<Item = BrokerId> + 'a {
-        let proposed = self.pending.iter().flat_map(|pending| &pending.state.isr);
-        committed.iter().copied().chain(proposed.copied().filter(|id| !committed.contains(id)))
+    pub(crate) fn maximal_isr(&self, committed: &[BrokerId]) -> Vec<BrokerId> {
+        let mut maximal = committed.to_vec();
+        for id in self.pending.iter().flat_map(|pending| pending.state.isr.iter().chain(&pending.doubtful)) {
+            if !maximal.contains(id) {
+                maximal.push(*id);
+            }
+        }
+        maximal
     }
 
     /// Up to where every replica that counts has the log. These are the maximal ISR, and whoever is about to join it:
@@ -139,7 +141,8 @@ impl Leader {
         committed: &[BrokerId],
         live: &BTreeMap<BrokerId, BrokerEpoch>,
     ) -> Option<Offset> {
-        let in_sync: Vec<BrokerId> = self.maximal_isr(committed).filter(|id| *id != config.me).collect();
+        let mut in_sync = self.maximal_isr(committed);
+        in_sync.retain(|id| *id != config.me);
         // A member we keep no progress for would be unknown; it counts as such.
         let members = in_sync.iter().map(|id| self.log_end_of(*id));
         let joining = self.followers.iter().filter(|(id, progress)| {
@@ -151,17 +154,16 @@ impl Leader {
         smallest_end(counted_end, members.chain(joining.map(|(_, progress)| progress.log_end)))
     }
 
-    /// Whether a follower outside of the ISR may come in.
+    /// The life in which a follower outside of the ISR may come in, if it may.
     pub(crate) fn may_join(
         &self,
         id: BrokerId,
         high_watermark: Offset,
         live: &BTreeMap<BrokerId, BrokerEpoch>,
-    ) -> bool {
-        self.followers.get(&id).is_some_and(|progress| {
-            progress.log_end.is_some_and(|end| end >= high_watermark && end >= self.epoch_start)
-                && progress.is_eligible(id, live)
-        })
+    ) -> Option<BrokerEpoch> {
+        let progress = self.followers.get(&id)?;
+        let reached = progress.log_end.is_some_and(|end| end >= high_watermark && end >= self.epoch_start);
+        live.get(&id).copied().filter(|_| reached && progress.is_eligible(id, live))
     }
 
     /// The members that have been behind for longer than the lag time.

@@ -42,6 +42,10 @@ pub enum Effect {
         expected_version: i64,
         /// The state to write.
         state: PartitionState,
+        /// The broker that comes into the ISR by this, in the life whose fetches say that it may: the write must fail
+        /// ([`IsrDecision::Refused`](crate::IsrDecision)) unless it is registered in that very life. The version alone
+        /// does not see to that: a fetch of its former life may arrive after everything its return has written.
+        joining: Option<(BrokerId, BrokerEpoch)>,
     },
     /// Fetch from the leader, and give the reply to [`Partition::fetched`], failures too. It replaces an earlier one.
     Fetch(FetchPlan),
@@ -279,7 +283,7 @@ impl Partition {
             log_start: came.log_start,
             diverging: came.diverging,
         });
-        let step = self.replica.take_reply(now, &self.log, reply.leader_epoch, reply.from, head);
+        let step = self.replica.take_reply(now, &self.log, &reply.plan, head);
         if let (ReplyStep::Append { leader_epoch }, Ok(came)) = (step, reply.result) {
             self.replicate(now, leader_epoch, came.records);
         }
@@ -520,8 +524,8 @@ impl Partition {
         self.effects.push_back(match output {
             Output::ProduceDone { token, result } => Effect::ProduceDone { token, result },
             Output::WakeFetch { token } => Effect::WakeFetch { token },
-            Output::ProposeIsr { proposal, leader_epoch, expected_version, state } => {
-                Effect::ProposeIsr { proposal, leader_epoch, expected_version, state }
+            Output::ProposeIsr { proposal, leader_epoch, expected_version, state, joining } => {
+                Effect::ProposeIsr { proposal, leader_epoch, expected_version, state, joining }
             }
             Output::Fetch(plan) => Effect::Fetch(plan),
             Output::StopFetching => Effect::StopFetching,

@@ -12,7 +12,7 @@ use highwater_storage::{EpochEnd, LeaderEpoch, Offset, TimestampMs};
 
 use crate::event::{Acknowledged, CutReason, FenceReason, Output, ProduceRefused, Produced, Role, Status};
 use crate::follower::{Follower, FollowerStep};
-use crate::leader::{Leader, Pending, PendingStep};
+use crate::leader::{Leader, Pending};
 use crate::lineage::LogView;
 use crate::quorum::needed_in_sync;
 use crate::waiting::{WaitingFetches, WaitingProduce, WaitingProduces};
@@ -83,6 +83,8 @@ pub struct Replica {
     high_watermark: Offset,
     /// The leadership this process began, and where: it may go on in it, another process may not.
     began: Option<(LeaderEpoch, Offset)>,
+    /// A proposal of that leadership that was under way when the session was lost: it may succeed yet.
+    unsettled: Option<Pending>,
     /// Produces for the high watermark, and those for the leader's flush.
     for_commit: WaitingProduces,
     for_flush: WaitingProduces,
@@ -138,6 +140,7 @@ impl Replica {
             role: RoleState::Offline(None),
             high_watermark,
             began: None,
+            unsettled: None,
             for_commit: WaitingProduces::default(),
             for_flush: WaitingProduces::default(),
             consumers: WaitingFetches::default(),
@@ -195,14 +198,16 @@ impl Replica {
     pub fn next_deadline(&self, log: &dyn LogView) -> Option<TimestampMs> {
         let of_role = match &self.role {
             RoleState::Leader(leader) => match &leader.pending {
-                Some(pending) => pending.retry_at(),
+                Some(pending) => pending.retry_at,
+                // A recovery that was not recorded, because another change was first or the store refused it.
+                None if self.state.as_ref().is_some_and(|state| state.value.recovering) => Some(leader.not_before),
                 None => leader.next_lagging(log.end(), self.config.lag_time_max_ms, self.isr()),
             },
             RoleState::Follower(follower) => match follower.step {
                 FollowerStep::BackingOff(until) => Some(until),
                 _ => None,
             },
-            RoleState::Offline(pending) => pending.as_ref().and_then(Pending::retry_at),
+            RoleState::Offline(pending) => pending.as_ref().and_then(|pending| pending.retry_at),
             RoleState::Fenced => None,
         };
         let may_flush = !self.flush_running && self.config.flush_ms < i64::MAX;
@@ -302,7 +307,7 @@ impl Replica {
     /// The ISR that counts at present: while a change is under way, the larger set.
     pub fn maximal_isr(&self) -> Vec<BrokerId> {
         match &self.role {
-            RoleState::Leader(leader) => leader.maximal_isr(self.isr()).collect(),
+            RoleState::Leader(leader) => leader.maximal_isr(self.isr()),
             _ => self.isr().to_vec(),
         }
     }
@@ -388,11 +393,18 @@ impl Replica {
             self.outputs.push_back(Output::UncleanElection);
         }
         self.began = Some((epoch, epoch_start));
-        self.role = RoleState::Leader(Leader::new(epoch, epoch_start));
+        let mut leader = Leader::new(epoch, epoch_start);
+        let unsettled = self.unsettled.take().filter(|pending| pending.expected_version == state.version);
+        leader.pending = unsettled.filter(|_| resumed.is_some()).map(|pending| Pending {
+            uncertain: true,
+            retry_at: Some(now),
+            ..pending
+        });
+        self.role = RoleState::Leader(leader);
         self.wake_all_fetches();
         self.reassign_followers(now, log, &[]);
         if state.value.recovering {
-            self.propose(now, |state| state.recovering = false);
+            self.propose(now, None, |state| state.recovering = false);
         }
         self.consider_flush(now, log);
     }
@@ -404,7 +416,7 @@ impl Replica {
             return self.fence(FenceReason::Invariant("leader epochs are used up"));
         };
         let proposed = PartitionState { leader_epoch: LeaderEpoch(above), ..state.value.clone() };
-        let pending = self.new_pending(state.version, proposed);
+        let pending = self.new_pending(state.version, proposed, None);
         self.go_offline(Some(pending));
     }
 
@@ -425,7 +437,9 @@ impl Replica {
         if matches!(self.role, RoleState::Follower(_)) {
             self.outputs.push_back(Output::StopFetching);
         }
-        self.role = RoleState::Offline(pending);
+        if let RoleState::Leader(leader) = std::mem::replace(&mut self.role, RoleState::Offline(pending)) {
+            self.unsettled = leader.pending;
+        }
         let refused = self.not_leader();
         self.fail_produces(refused);
         self.wake_all_fetches();
@@ -505,9 +519,9 @@ impl Replica {
         let leader_epoch = self.leader_epoch();
         match &mut self.role {
             RoleState::Leader(Leader { pending: Some(pending), .. }) | RoleState::Offline(Some(pending))
-                if pending.retry_at().is_some_and(|at| at <= now) =>
+                if pending.retry_at.is_some_and(|at| at <= now) =>
             {
-                pending.step = PendingStep::Sent;
+                pending.retry_at = None;
                 self.outputs.push_back(pending.output(leader_epoch));
             }
             RoleState::Follower(Follower { step: FollowerStep::BackingOff(until), .. }) if *until <= now => {
@@ -524,7 +538,7 @@ impl Replica {
 
     fn consider_recovered(&mut self, now: TimestampMs) {
         if self.state.as_ref().is_some_and(|state| state.value.recovering) {
-            self.propose(now, |state| state.recovering = false);
+            self.propose(now, None, |state| state.recovering = false);
         }
     }
 
@@ -573,19 +587,13 @@ pub struct ReplyHead {
 }
 
 impl Pending {
-    fn retry_at(&self) -> Option<TimestampMs> {
-        match self.step {
-            PendingStep::RetryAt(at) => Some(at),
-            PendingStep::Sent | PendingStep::AwaitState => None,
-        }
-    }
-
     fn output(&self, leader_epoch: LeaderEpoch) -> Output {
         Output::ProposeIsr {
             proposal: self.proposal,
             leader_epoch,
             expected_version: self.expected_version,
             state: self.state.clone(),
+            joining: self.joining,
         }
     }
 }

@@ -244,15 +244,17 @@ impl ClusterHandle {
         self.shared.registration.subscribe()
     }
 
-    /// Commits a leader's change of its in-sync replicas, if the partition is still at `expected_version`.
+    /// Commits a leader's change of its in-sync replicas, if the partition is still at `expected_version` and the member
+    /// that comes in by it, if one does, is registered in the life it was seen in.
     pub async fn propose_state(
         &self,
         partition: &TopicPartition,
         topic_id: TopicId,
         expected_version: i64,
         state: &PartitionState,
+        joining: Option<(BrokerId, BrokerEpoch)>,
     ) -> IsrDecision {
-        match self.try_propose(partition, topic_id, expected_version, state).await {
+        match self.try_propose(partition, topic_id, expected_version, state, joining).await {
             Ok(decision) => decision,
             Err(StoreFailure::SessionLost) => IsrDecision::Fenced,
             Err(_) => IsrDecision::Retry,
@@ -265,6 +267,7 @@ impl ClusterHandle {
         topic_id: TopicId,
         expected_version: i64,
         state: &PartitionState,
+        joining: Option<(BrokerId, BrokerEpoch)>,
     ) -> Result<IsrDecision, StoreFailure> {
         if *self.shared.registration.borrow() == Registration::Unregistered {
             return Ok(IsrDecision::Fenced);
@@ -289,7 +292,8 @@ impl ClusterHandle {
             // which a later life of that broker does not have.
             let path = znodes::broker_path(member);
             let Some(registered) = read(store, &path).await? else { return Ok(IsrDecision::Refused) };
-            if offline.contains(&(topic_id, partition.partition, member)) {
+            let in_another_life = joining.is_some_and(|(id, life)| id == member && life.0 != registered.created);
+            if in_another_life || offline.contains(&(topic_id, partition.partition, member)) {
                 return Ok(IsrDecision::Refused);
             }
             ops.push(Op::Check { path, version: registered.version });

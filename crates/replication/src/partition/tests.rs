@@ -55,8 +55,16 @@ fn produce(partition: &mut Partition, value: &str) -> Result<Produced, ProduceEr
 /// The leader's reply to the fetch that is awaited.
 fn reply(partition: &mut Partition, epoch: i32, records: &[u8], diverging: Option<EpochEnd>) {
     let result = Ok(FetchedRecords { records, high_watermark: Offset(0), log_start: Offset(0), diverging });
-    let from = partition.log().end();
-    partition.fetched(NOW, FetchReply { leader_epoch: LeaderEpoch(epoch), from, result });
+    let log = partition.log();
+    let plan = FetchPlan {
+        leader: OTHER,
+        leader_epoch: LeaderEpoch(epoch),
+        from: log.end(),
+        last_fetched_epoch: Some(log.latest_epoch()).filter(|epoch| epoch.is_some()),
+        log_start: log.start(),
+        broker_epoch: BrokerEpoch(1),
+    };
+    partition.fetched(NOW, FetchReply { plan, result });
 }
 
 /// A follower of epoch 1 with two records, the second of which its leader of epoch 2 does not have.

@@ -1,6 +1,6 @@
 //! A replica that follows: one fetch at a time, cutting where the leader's history differs.
 
-use highwater_storage::{LeaderEpoch, Offset, TimestampMs};
+use highwater_storage::{Offset, TimestampMs};
 
 use super::{Replica, ReplyHead, ReplyStep, RoleState};
 use crate::event::{CutReason, FetchFailure, FetchPlan, Output};
@@ -8,20 +8,20 @@ use crate::follower::FollowerStep;
 use crate::lineage::{LogView, cut_for};
 
 impl Replica {
-    /// Takes a reply to the outstanding fetch; late ones and those of another epoch mean nothing. `from` and
-    /// `leader_epoch` are the request's; the rest is the reply without its records.
+    /// Takes the reply to a fetch, without its records. Late ones mean nothing: only that counts which answers the fetch
+    /// that is out.
     pub fn take_reply(
         &mut self,
         now: TimestampMs,
         log: &dyn LogView,
-        leader_epoch: LeaderEpoch,
-        from: Offset,
+        plan: &FetchPlan,
         result: Result<ReplyHead, FetchFailure>,
     ) -> ReplyStep {
         let RoleState::Follower(follower) = &mut self.role else { return ReplyStep::Done };
-        if follower.epoch != leader_epoch || follower.step != FollowerStep::Fetching(from) {
+        if follower.step != FollowerStep::Fetching(*plan) {
             return ReplyStep::Done;
         }
+        let (leader_epoch, from) = (plan.leader_epoch, plan.from);
         match result {
             Err(FetchFailure::FencedLeaderEpoch) => follower.step = FollowerStep::Fenced,
             Err(FetchFailure::Unreachable | FetchFailure::UnknownLeaderEpoch) => self.back_off(now),
@@ -47,15 +47,16 @@ impl Replica {
             follower.step = FollowerStep::Flushing;
             return self.consider_flush(now, log);
         }
-        follower.step = FollowerStep::Fetching(log.end());
-        self.outputs.push_back(Output::Fetch(FetchPlan {
+        let plan = FetchPlan {
             leader: follower.leader,
             leader_epoch: follower.epoch,
             from: log.end(),
             last_fetched_epoch: Some(log.latest_epoch()).filter(|epoch| epoch.is_some()),
             log_start: log.start(),
             broker_epoch: self.config.broker_epoch,
-        }));
+        };
+        follower.step = FollowerStep::Fetching(plan);
+        self.outputs.push_back(Output::Fetch(plan));
     }
 
     pub(super) fn back_off(&mut self, now: TimestampMs) {

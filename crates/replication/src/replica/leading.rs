@@ -4,7 +4,7 @@ use highwater_storage::{Offset, TimestampMs};
 
 use super::{Replica, RoleState};
 use crate::event::{Acknowledged, Output, ProduceRefused, ProduceResult};
-use crate::leader::{Pending, PendingStep};
+use crate::leader::Pending;
 use crate::lineage::LogView;
 use crate::{BrokerEpoch, BrokerId, IsrDecision, PartitionState};
 
@@ -20,9 +20,10 @@ impl Replica {
         let RoleState::Leader(leader) = &mut self.role else { return };
         leader.fetched(now, id, broker_epoch, from, log.end());
         let isr = self.state.as_ref().map_or(&[][..], |state| &state.value.isr);
-        if leader.pending.is_none() && !isr.contains(&id) && leader.may_join(id, self.high_watermark, &self.live) {
+        let joining = leader.may_join(id, self.high_watermark, &self.live).filter(|_| !isr.contains(&id));
+        if let Some(life) = joining {
             let assignment = self.assignment.clone();
-            self.propose(now, |state| {
+            self.propose(now, Some((id, life)), |state| {
                 state.isr.push(id);
                 state.isr.sort_by_key(|id| assignment.iter().position(|assigned| assigned == id));
             });
@@ -38,7 +39,12 @@ impl Replica {
     }
 
     /// Proposes a change of the committed state, unless one is under way.
-    pub(super) fn propose(&mut self, now: TimestampMs, change: impl FnOnce(&mut PartitionState)) {
+    pub(super) fn propose(
+        &mut self,
+        now: TimestampMs,
+        joining: Option<(BrokerId, BrokerEpoch)>,
+        change: impl FnOnce(&mut PartitionState),
+    ) {
         let RoleState::Leader(leader) = &self.role else { return };
         let Some(state) = self.state.clone() else { return };
         if leader.pending.is_some() || now < leader.not_before {
@@ -46,15 +52,28 @@ impl Replica {
         }
         let mut proposed = state.value;
         change(&mut proposed);
-        let pending = self.new_pending(state.version, proposed);
+        let pending = self.new_pending(state.version, proposed, joining);
         if let RoleState::Leader(leader) = &mut self.role {
             leader.pending = Some(pending);
         }
     }
 
-    pub(super) fn new_pending(&mut self, expected_version: i64, state: PartitionState) -> Pending {
+    pub(super) fn new_pending(
+        &mut self,
+        expected_version: i64,
+        state: PartitionState,
+        joining: Option<(BrokerId, BrokerEpoch)>,
+    ) -> Pending {
         self.proposals += 1;
-        let pending = Pending { proposal: self.proposals, expected_version, state, step: PendingStep::Sent };
+        let pending = Pending {
+            proposal: self.proposals,
+            expected_version,
+            state,
+            joining,
+            uncertain: false,
+            doubtful: Vec::new(),
+            retry_at: None,
+        };
         self.outputs.push_back(pending.output(self.leader_epoch()));
         pending
     }
@@ -75,19 +94,26 @@ impl Replica {
             return self.take_state(now, log, stored, &assignment);
         }
         let Some(pending) = slot.as_mut().filter(|pending| pending.proposal == proposal) else { return };
-        match decision {
-            IsrDecision::Retry => pending.step = PendingStep::RetryAt(backoff),
-            // The store is behind what we know (a replica of it that lags): it will come.
-            IsrDecision::Committed(_) | IsrDecision::Conflict(_) => pending.step = PendingStep::RetryAt(backoff),
-            IsrDecision::Fenced => pending.step = PendingStep::AwaitState,
-            IsrDecision::Refused => {
-                *slot = None;
-                if let RoleState::Leader(leader) = &mut self.role {
-                    leader.not_before = backoff;
-                }
-                self.advance_high_watermark(now, log);
+        if decision != IsrDecision::Refused {
+            // No answer, or none that settles it: by a store that is behind what we know, or in a session that is over.
+            pending.uncertain = true;
+            pending.retry_at = Some(backoff);
+            return;
+        }
+        let refused = slot.take().filter(|pending| pending.uncertain);
+        if let RoleState::Leader(leader) = &mut self.role {
+            leader.not_before = backoff;
+        }
+        // This attempt did not happen, but an earlier one may yet. Any write settles that: the state as it is.
+        if let (Some(refused), Some(state)) = (refused, self.state.clone()) {
+            let mut settles = self.new_pending(state.version, state.value, None);
+            settles.uncertain = true;
+            settles.doubtful = refused.state.isr.into_iter().chain(refused.doubtful).collect();
+            if let RoleState::Leader(leader) = &mut self.role {
+                leader.pending = Some(settles);
             }
         }
+        self.advance_high_watermark(now, log);
     }
 
     pub(super) fn advance_high_watermark(&mut self, now: TimestampMs, log: &dyn LogView) {
@@ -117,7 +143,7 @@ impl Replica {
 
     pub(super) fn committed_answer(&self, answer: Acknowledged) -> ProduceResult {
         let RoleState::Leader(leader) = &self.role else { return Err(self.not_leader()) };
-        let (in_sync, needed) = (leader.maximal_isr(self.isr()).count(), self.needed_in_sync());
+        let (in_sync, needed) = (leader.maximal_isr(self.isr()).len(), self.needed_in_sync());
         if in_sync < needed {
             return Err(ProduceRefused::NotEnoughReplicasAfterAppend { in_sync, needed });
         }
@@ -131,7 +157,7 @@ impl Replica {
         let RoleState::Leader(leader) = &self.role else { return };
         let lagging = leader.lagging(now, log.end(), self.config.lag_time_max_ms, self.isr());
         if !lagging.is_empty() {
-            self.propose(now, |state| state.isr.retain(|id| !lagging.contains(id)));
+            self.propose(now, None, |state| state.isr.retain(|id| !lagging.contains(id)));
         }
     }
 }

@@ -253,8 +253,26 @@ impl Rig {
         self.take_seen().into_iter().filter_map(plan).next_back()
     }
 
+    /// A reply to a fetch from `from` in `epoch`, made with the log as it is now.
     fn reply(&mut self, epoch: i32, from: i64, result: Result<ReplyHead, FetchFailure>) -> ReplyStep {
-        let step = self.replica.take_reply(TimestampMs(self.now), &self.log, LeaderEpoch(epoch), Offset(from), result);
+        let plan = FetchPlan { leader_epoch: LeaderEpoch(epoch), from: Offset(from), ..self.asked() };
+        self.reply_to(&plan, result)
+    }
+
+    /// The fetch that a follower with this log makes.
+    fn asked(&self) -> FetchPlan {
+        FetchPlan {
+            leader: self.replica.status(&self.log).leader.unwrap_or(ME),
+            leader_epoch: self.replica.leader_epoch(),
+            from: self.log.end(),
+            last_fetched_epoch: Some(self.log.latest_epoch()).filter(|epoch| epoch.is_some()),
+            log_start: self.log.start(),
+            broker_epoch: BrokerEpoch(10),
+        }
+    }
+
+    fn reply_to(&mut self, plan: &FetchPlan, result: Result<ReplyHead, FetchFailure>) -> ReplyStep {
+        let step = self.replica.take_reply(TimestampMs(self.now), &self.log, plan, result);
         self.settle();
         step
     }

@@ -143,18 +143,26 @@ async fn a_leader_commits_its_in_sync_replicas_by_compare_and_set() {
     let (handle, of) = (&members[0].handle, TopicPartition::new("t", 0));
 
     let shrunk = PartitionState { isr: vec![BrokerId(1)], ..stored.value.clone() };
-    let IsrDecision::Committed(committed) = handle.propose_state(&of, id, stored.version, &shrunk).await else {
+    let IsrDecision::Committed(committed) = handle.propose_state(&of, id, stored.version, &shrunk, None).await else {
         panic!("refused")
     };
     assert_eq!(committed.value, shrunk);
     // Once more with the version of before, as after a lost reply: the answer shows what is stored.
-    assert_eq!(handle.propose_state(&of, id, stored.version, &shrunk).await, IsrDecision::Conflict(committed.clone()));
+    assert_eq!(
+        handle.propose_state(&of, id, stored.version, &shrunk, None).await,
+        IsrDecision::Conflict(committed.clone())
+    );
     let grown = PartitionState { isr: vec![BrokerId(1), BrokerId(2)], ..shrunk.clone() };
     let foreign = PartitionState { isr: vec![BrokerId(1), BrokerId(9)], ..shrunk.clone() };
-    assert_eq!(handle.propose_state(&of, id, committed.version, &foreign).await, IsrDecision::Refused);
-    assert_eq!(handle.propose_state(&of, TopicId([1; 16]), committed.version, &grown).await, IsrDecision::Fenced);
+    assert_eq!(handle.propose_state(&of, id, committed.version, &foreign, None).await, IsrDecision::Refused);
+    assert_eq!(handle.propose_state(&of, TopicId([1; 16]), committed.version, &grown, None).await, IsrDecision::Fenced);
+    // A member in another life than the registered one has not shown what it holds.
+    let life = image.brokers[&BrokerId(2)].epoch;
+    let former = Some((BrokerId(2), BrokerEpoch(life.0 - 1)));
+    assert_eq!(handle.propose_state(&of, id, committed.version, &grown, former).await, IsrDecision::Refused);
+    let present = Some((BrokerId(2), life));
     assert!(matches!(
-        handle.propose_state(&of, id, committed.version, &grown).await,
+        handle.propose_state(&of, id, committed.version, &grown, present).await,
         IsrDecision::Committed(Versioned { version, .. }) if version > committed.version
     ));
     see(&members[2].handle, |image| state_of(image, "t").value == grown).await;
@@ -163,7 +171,7 @@ async fn a_leader_commits_its_in_sync_replicas_by_compare_and_set() {
     handle.delete_topic(&TopicRef::Name("t".to_owned())).await.unwrap();
     let second = handle.create_topic(&new_topic("t", &[&[1, 2, 3]]), Intent::Apply).await.unwrap().id;
     let image = see(handle, |image| image.topic_by_id(second).is_some() && led_by("t", 1)(image)).await;
-    assert_eq!(handle.propose_state(&of, id, state_of(&image, "t").version, &shrunk).await, IsrDecision::Fenced);
+    assert_eq!(handle.propose_state(&of, id, state_of(&image, "t").version, &shrunk, None).await, IsrDecision::Fenced);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -204,7 +212,8 @@ async fn a_replica_whose_log_failed_hands_over() {
     let stored = state_of(&image, "t");
     let grown = PartitionState { isr: vec![BrokerId(2), BrokerId(1)], ..stored.value.clone() };
     see(&members[1].handle, |image| !image.offline.is_empty()).await;
-    let decision = members[1].handle.propose_state(&TopicPartition::new("t", 0), id, stored.version, &grown).await;
+    let decision =
+        members[1].handle.propose_state(&TopicPartition::new("t", 0), id, stored.version, &grown, None).await;
     assert_eq!(decision, IsrDecision::Refused);
 }
 

@@ -50,6 +50,22 @@ fn replies_that_were_not_asked_for_table() {
     assert_eq!(rig.log.end(), Offset(5));
 }
 
+/// A reply may come so late that the log was cut meanwhile and has grown to the same end again, in the same epoch: it
+/// speaks of another history, and cutting by it would take committed records away.
+#[test]
+fn a_reply_from_before_a_cut_means_nothing_after_it() {
+    let mut rig = following(ModelLog::with_epochs(&[(0, 0)], 16), 1, 12);
+    let first = rig.plan().unwrap();
+    rig.reply_to(&first, Ok(diverging(0, 12)));
+    assert_eq!(rig.log.end(), Offset(12));
+    rig.reply_records(1, 12, 1, 4, 16);
+    let second = rig.plan().unwrap();
+    assert_eq!((second.from, second.leader_epoch), (first.from, first.leader_epoch));
+    rig.reply_to(&first, Ok(diverging(0, 12)));
+    assert_eq!((rig.log.end(), rig.hw()), (Offset(16), 16));
+    assert_eq!(rig.reply_to(&second, Ok(head(16, 0))), ReplyStep::Append { leader_epoch: LeaderEpoch(1) });
+}
+
 /// Facts 80 and 81, R02, R04: a diverging answer cuts, and nothing else in it counts.
 #[test]
 fn diverging_answers_cut() {
