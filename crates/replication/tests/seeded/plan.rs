@@ -1,0 +1,118 @@
+//! What a run is allowed to do to the cluster, and what it promises in return.
+
+use highwater_replication::ReplicaConfig;
+use highwater_storage::{LogOptions, TimestampMs};
+
+use crate::random::Random;
+
+/// A row of the table "what may be lost when".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// Processes are killed, any number at any time; what was written survives. Nothing acknowledged is lost.
+    Kills,
+    /// Power cuts, any number at any time, under a synced policy. Nothing acknowledged is lost.
+    SyncedPowerCuts,
+    /// Power cuts without syncs, and two replicas in sync for an acknowledgement; one failure at a time, of a replica
+    /// beside which another in-sync one is whole. Nothing acknowledged is lost. (An ISR that has shrunk to one replica is
+    /// a failure that is not over: were its power cut, only a record of former members, as in KIP-966, would help.)
+    PowerCuts,
+    /// Kills and power cuts at any time, unclean elections allowed. Only that replicas end up equal is promised.
+    Nothing,
+}
+
+/// A mistake made on purpose, outside of the crates under test: the driver has to find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    /// Before anything else a broker that starts cuts its log at its checkpointed high watermark: Kafka before KIP-101.
+    CutsAtHighWatermark,
+    /// Leaders are told an ISR of themselves alone, so that the high watermark is a minimum over the wrong set.
+    MinimumOverTheLeader,
+    /// A broker that stopped uncleanly registers as if it held all it acknowledged.
+    ReturnsAsIfClean,
+    /// Replicas count what they wrote although the promise is about what they flushed.
+    CountsUnflushed,
+    /// Followers say that they have one record more than they do.
+    AcknowledgesAhead,
+    /// Leaders take fetches of any epoch for ones of theirs, and do not compare histories.
+    TrustsAnyEpoch,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) promise: Promise,
+    pub(crate) min_insync_replicas: usize,
+    /// Small segments and a bound on their bytes, so that log starts move.
+    pub(crate) retention: bool,
+    pub(crate) mutant: Option<Mutant>,
+    /// When the last failure happens; then everything heals.
+    pub(crate) heal_at: i64,
+    /// One in so many messages is lost, and doubled.
+    pub(crate) lost_one_in: u64,
+    pub(crate) doubled_one_in: u64,
+    /// The longest a message takes when all is well.
+    pub(crate) latency_ms: i64,
+}
+
+/// The start of the simulated clock.
+pub(crate) const EPOCH_MS: i64 = 1_700_000_000_000;
+/// After healing the replicas must be equal within this time.
+pub(crate) const SETTLE_MS: i64 = 30_000;
+
+impl Plan {
+    pub(crate) fn draw(random: &mut Random, mutant: Option<Mutant>) -> Self {
+        let promise = match mutant {
+            Some(Mutant::ReturnsAsIfClean) => Promise::PowerCuts,
+            Some(Mutant::CountsUnflushed) => Promise::SyncedPowerCuts,
+            Some(_) => Promise::Kills,
+            None => random.pick(&[
+                Promise::Kills,
+                Promise::Kills,
+                Promise::SyncedPowerCuts,
+                Promise::SyncedPowerCuts,
+                Promise::PowerCuts,
+                Promise::PowerCuts,
+                Promise::PowerCuts,
+                Promise::Nothing,
+            ]),
+        };
+        let two = promise == Promise::PowerCuts || random.one_in(2);
+        Self {
+            promise,
+            min_insync_replicas: if two { 2 } else { 1 },
+            retention: random.one_in(4),
+            mutant,
+            heal_at: EPOCH_MS + random.between(600, 1_800),
+            lost_one_in: random.pick(&[8, 20, 1_000_000]),
+            doubled_one_in: random.pick(&[8, 20, 1_000_000]),
+            latency_ms: random.pick(&[3, 10, 40]),
+        }
+    }
+
+    pub(crate) fn replica(&self, config: ReplicaConfig) -> ReplicaConfig {
+        let synced = self.promise == Promise::SyncedPowerCuts && self.mutant != Some(Mutant::CountsUnflushed);
+        ReplicaConfig {
+            lag_time_max_ms: 200,
+            min_insync_replicas: self.min_insync_replicas,
+            count_flushed: synced,
+            flush_ms: 300,
+            fetch_backoff_ms: 20,
+            propose_backoff_ms: 20,
+            waiting_max: 100,
+            ..config
+        }
+    }
+
+    pub(crate) fn log(&self) -> LogOptions {
+        let mut options = LogOptions::default();
+        if self.retention {
+            options.segment_bytes = 400;
+            options.retention_bytes = 800;
+            options.file_delete_delay_ms = 50;
+        }
+        options
+    }
+}
+
+pub(crate) fn at(ms: i64) -> TimestampMs {
+    TimestampMs(ms)
+}

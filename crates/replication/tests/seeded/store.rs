@@ -1,0 +1,55 @@
+//! The coordination store as the replicas need it: one state with compare-and-set, and who is registered.
+
+use std::collections::BTreeMap;
+
+use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, Versioned};
+
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    pub(crate) state: Option<Versioned<PartitionState>>,
+    pub(crate) live: BTreeMap<BrokerId, BrokerEpoch>,
+    /// The epoch of the controller in office; commits of others fail.
+    pub(crate) controller_epoch: i32,
+    pub(crate) registrations: i64,
+}
+
+impl Store {
+    /// Writes if the version is the expected one.
+    pub(crate) fn commit(&mut self, expected: Option<i64>, value: PartitionState) -> bool {
+        if self.state.as_ref().map(|state| state.version) != expected {
+            return false;
+        }
+        self.state = Some(Versioned { value, version: expected.map_or(0, |version| version + 1) });
+        true
+    }
+
+    /// A leader's proposal, in a session that must be its present one.
+    pub(crate) fn propose(
+        &mut self,
+        by: BrokerId,
+        session: BrokerEpoch,
+        expected: i64,
+        proposed: PartitionState,
+        joining: Option<(BrokerId, BrokerEpoch)>,
+    ) -> IsrDecision {
+        if self.live.get(&by) != Some(&session) {
+            return IsrDecision::Fenced;
+        }
+        let Some(stored) = self.state.clone() else { return IsrDecision::Fenced };
+        if stored.version != expected {
+            return IsrDecision::Conflict(stored);
+        }
+        if joining.is_some_and(|(id, life)| self.live.get(&id) != Some(&life)) {
+            return IsrDecision::Refused;
+        }
+        assert!(self.commit(Some(expected), proposed), "the version was checked");
+        IsrDecision::Committed(self.state.clone().expect("just written"))
+    }
+
+    pub(crate) fn register(&mut self, id: BrokerId) -> BrokerEpoch {
+        self.registrations += 1;
+        let epoch = BrokerEpoch(self.registrations);
+        self.live.insert(id, epoch);
+        epoch
+    }
+}

@@ -1,0 +1,130 @@
+//! What must hold whatever happens, checked from outside against what the logs really hold.
+//!
+//! - *Identity*: an offset and an epoch name one record in all logs for ever, and the record before it. Then two logs with
+//!   the same epoch at an offset are equal up to there (the second half of invariant I2). It holds unconditionally.
+//! - *Committed*: what any replica's high watermark has passed is the same record in every log whose high watermark has
+//!   passed it (I2), and is never another one later (I4). Consumers see nothing else.
+//! - *Acknowledged*: what was acknowledged to acks=all is in the log of every live member of every later ISR (I3).
+//!
+//! The last two hold within the promise of the run: not after an unclean election.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use highwater_replication::Partition;
+use highwater_storage::{Offset, ReadLimit, batches};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) epoch: i32,
+    pub(crate) payload: u64,
+}
+
+/// A log's records as they were read from it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mirror {
+    pub(crate) start: i64,
+    pub(crate) entries: VecDeque<Entry>,
+    /// Up to where it was compared with what is committed.
+    compared: i64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    identity: BTreeMap<(i64, i32), (u64, i32)>,
+    committed: BTreeMap<i64, Entry>,
+    pub(crate) acknowledged: Vec<(i64, u64)>,
+}
+
+impl Mirror {
+    pub(crate) fn end(&self) -> i64 {
+        self.start + i64::try_from(self.entries.len()).expect("a short log")
+    }
+
+    pub(crate) fn at(&self, offset: i64) -> Option<Entry> {
+        self.entries.get(usize::try_from(offset - self.start).ok()?).copied()
+    }
+
+    /// Reads what the log has that is not known here yet.
+    pub(crate) fn follow(&mut self, partition: &Partition, truth: &mut Truth) {
+        let (start, end) = (partition.log().start().0, partition.log().end().0);
+        if end < self.end() || start > self.end() || start < self.start {
+            self.forget(start);
+        }
+        while self.start < start {
+            self.entries.pop_front();
+            self.start += 1;
+        }
+        while self.end() < end {
+            let from = self.end();
+            let fetched = partition.reader().read(Offset(from), ReadLimit::bytes(1 << 20)).expect("a readable log");
+            assert!(fetched.next.0 > from, "the log ends at {end} and gives nothing at {from}");
+            let known = self.entries.len();
+            for batch in batches(&fetched.bytes) {
+                let batch = batch.expect("whole batches");
+                let header = batch.header();
+                for record in batch.records().expect("an uncompressed batch") {
+                    let record = record.expect("a whole record");
+                    let offset = header.base_offset().0 + i64::from(record.offset_delta);
+                    if offset < from {
+                        continue;
+                    }
+                    let value = record.value.expect("a value");
+                    let payload = u64::from_be_bytes(value.try_into().expect("eight bytes"));
+                    let entry = Entry { epoch: header.leader_epoch().0, payload };
+                    let before = self.entries.back().map_or(-1, |entry| entry.epoch);
+                    self.entries.push_back(entry);
+                    truth.identify(offset, entry, before);
+                }
+            }
+            assert!(self.entries.len() > known, "the log goes {start}..{end} and gives {fetched:?} at {from}");
+        }
+    }
+
+    /// The log was cut or opened again: nothing is known of it.
+    pub(crate) fn forget(&mut self, start: i64) {
+        *self = Self { start, ..Self::default() };
+    }
+}
+
+impl Truth {
+    fn identify(&mut self, offset: i64, entry: Entry, before: i32) {
+        let known = self.identity.entry((offset, entry.epoch)).or_insert((entry.payload, before));
+        assert_eq!(known.0, entry.payload, "two records at offset {offset} of epoch {}", entry.epoch);
+        if before >= 0 && known.1 >= 0 {
+            assert_eq!(known.1, before, "two histories before offset {offset} of epoch {}", entry.epoch);
+        }
+        if known.1 < 0 {
+            known.1 = before;
+        }
+    }
+
+    /// What lies below a high watermark is committed.
+    pub(crate) fn commit(&mut self, mirror: &mut Mirror, high_watermark: i64) {
+        mirror.compared = mirror.compared.min(high_watermark).max(mirror.start);
+        while mirror.compared < high_watermark {
+            let offset = mirror.compared;
+            let entry = mirror.at(offset).expect("the high watermark is within the log");
+            let known = *self.committed.entry(offset).or_insert(entry);
+            assert_eq!(known, entry, "offset {offset} is committed twice");
+            mirror.compared += 1;
+        }
+    }
+
+    /// A consumer was given this record.
+    pub(crate) fn consumed(&self, offset: i64, payload: u64) {
+        let known = self.committed.get(&offset).unwrap_or_else(|| panic!("offset {offset} was shown uncommitted"));
+        assert_eq!(known.payload, payload, "offset {offset} shows two records");
+    }
+
+    /// Each acknowledged record is in this log, as far as it has not been deleted by age.
+    pub(crate) fn holds_acknowledged(&self, whose: &str, mirror: &Mirror) {
+        for (offset, payload) in self.acknowledged.iter().filter(|acknowledged| acknowledged.0 >= mirror.start) {
+            let found = mirror.at(*offset).map(|entry| entry.payload);
+            assert_eq!(found, Some(*payload), "{whose} lacks offset {offset}, which was acknowledged");
+        }
+    }
+
+    pub(crate) fn committed_below(&self) -> i64 {
+        self.committed.last_key_value().map_or(0, |last| last.0 + 1)
+    }
+}

@@ -1,0 +1,88 @@
+//! Fetches and their replies between brokers.
+
+use super::*;
+
+impl World {
+    pub(super) fn answer_fetch(&mut self, node: usize, id: FetchId, request: &FetchRequest, initial: bool) {
+        let now = at(self.now);
+        let max_bytes = self.random.pick(&[1usize, 150, 1 << 20]);
+        let Some(running) = &mut self.nodes[node].running else { return };
+        let granted =
+            if initial { running.partition.fetch(now, request) } else { running.partition.regrant(now, request) };
+        let reply = match granted {
+            Ok(grant) => {
+                if initial && grant.upper <= request.from && grant.diverging.is_none() {
+                    let token = running.token();
+                    running.parked.insert(token, Parked { request: request.clone(), from: id });
+                    running.partition.watch_fetch(token, request.by, request.from);
+                    return self.schedule(LONG_POLL_MS, node, Event::PollEnds(token));
+                }
+                Reply {
+                    records: running.read(&grant, request.from, max_bytes),
+                    high_watermark: grant.high_watermark,
+                    log_start: grant.log_start,
+                    diverging: grant.diverging,
+                    failure: None,
+                }
+            }
+            Err(error) => {
+                let failure = match error {
+                    FetchError::FencedLeaderEpoch { .. } => FetchFailure::FencedLeaderEpoch,
+                    FetchError::UnknownLeaderEpoch { .. } => FetchFailure::UnknownLeaderEpoch,
+                    FetchError::OutOfRange { log_start, .. } => FetchFailure::OutOfRange { log_start: Some(log_start) },
+                    _ => FetchFailure::Unreachable,
+                };
+                let nothing = Offset(-1);
+                Reply {
+                    records: Vec::new(),
+                    high_watermark: nothing,
+                    log_start: nothing,
+                    diverging: None,
+                    failure: Some(failure),
+                }
+            }
+        };
+        for _ in 0..1 + u64::from(self.doubled()) {
+            let after = self.latency();
+            if !self.lost(node, id.node) {
+                let mut reply = Box::new(reply.clone());
+                let first = batches(&reply.records).next().and_then(Result::ok).map_or(0, |batch| batch.bytes().len());
+                if !self.healed && first > 0 && self.random.one_in(40) {
+                    // Damaged on the way: the checksum must catch it. Offset, length and epoch lie outside of it.
+                    let position = 16 + self.random.below(first as u64 - 16);
+                    reply.records[usize::try_from(position).expect("an index")] ^= 0x20;
+                }
+                self.schedule_for(after, id.node, id.life, Event::ReplyArrives(id, reply));
+            }
+        }
+    }
+
+    pub(super) fn reply_arrives(&mut self, node: usize, id: &FetchId, reply: &Reply) {
+        let Some(running) = &mut self.nodes[node].running else { return };
+        running.fetching.take_if(|fetching| fetching.0 == id.number);
+        let result = match reply.failure {
+            Some(failure) => Err(failure),
+            None => Ok(FetchedRecords {
+                records: &reply.records,
+                high_watermark: reply.high_watermark,
+                log_start: reply.log_start,
+                diverging: reply.diverging,
+            }),
+        };
+        running.partition.fetched(at(self.now), FetchReply { plan: id.plan, result });
+    }
+}
+
+pub(super) fn request_of(id: &FetchId) -> FetchRequest {
+    let plan = id.plan;
+    FetchRequest {
+        by: Fetcher::Follower {
+            id: BrokerId(i32::try_from(id.node + 1).expect("a broker")),
+            broker_epoch: Some(plan.broker_epoch),
+            log_start: plan.log_start,
+        },
+        current_leader_epoch: Some(plan.leader_epoch),
+        last_fetched_epoch: plan.last_fetched_epoch,
+        from: plan.from,
+    }
+}
