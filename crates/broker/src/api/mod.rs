@@ -209,7 +209,8 @@ impl Asked {
             let tags = wire::tag_section_bytes(&frame).map_err(|error| malformed(api, version, error))?;
             frame.advance(tags);
         }
-        wire::check_request(api, version, &frame).map_err(|error| malformed(api, version, error))?;
+        let length = wire::check_request(api, version, &frame).map_err(|error| malformed(api, version, error))?;
+        frame.truncate(length);
         if !in_range {
             let body = produce_refused::answer(frame, version)?;
             return Ok(Incoming::Answered(reply.write_pieces(vec![reply.head(&body)])));

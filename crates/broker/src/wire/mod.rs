@@ -22,17 +22,21 @@ const REQUEST_DECODED_BYTES_MAX: usize = 4 << 20;
 /// The same for a response, for each byte of its frame: a broker is trusted with more, not with everything.
 const RESPONSE_DECODED_FACTOR: usize = 16;
 
-/// Checks the body of a request of this API and version. The whole of `body` must be the message.
-pub(crate) fn check_request(api: ApiKey, version: i16, body: &[u8]) -> Result<(), Malformed> {
+/// Checks the body of a request of this API and version, and returns the length of the message in it.
+///
+/// What follows the message is for the caller to ignore, as Kafka does: librdkafka (2.16 at least) asks for all topics
+/// by Metadata 9 and up with three bytes too many.
+pub(crate) fn check_request(api: ApiKey, version: i16, body: &[u8]) -> Result<usize, Malformed> {
     let message = tables::request(api).ok_or(Malformed { position: 0, what: "no schema for this API" })?;
     schema::walk(message, version, body, REQUEST_DECODED_BYTES_MAX)
 }
 
-/// Checks the body of a response likewise.
+/// Checks the body of a response likewise. The whole of `body` must be the message.
 pub(crate) fn check_response(api: ApiKey, version: i16, body: &[u8]) -> Result<(), Malformed> {
     let message = tables::response(api).ok_or(Malformed { position: 0, what: "no schema for this API" })?;
     let limit = REQUEST_DECODED_BYTES_MAX.max(body.len().saturating_mul(RESPONSE_DECODED_FACTOR));
-    schema::walk(message, version, body, limit)
+    let position = schema::walk(message, version, body, limit)?;
+    if position == body.len() { Ok(()) } else { Err(Malformed { position, what: "bytes left over" }) }
 }
 
 /// Checks a tag section, such as the one that ends a version 2 request header, and returns its length.

@@ -96,13 +96,13 @@ const STRING_DECODED_BYTES: usize = 32;
 /// What it makes of an unknown tag: an entry of a B-tree whose nodes may be half full.
 const TAG_DECODED_BYTES: usize = 96;
 
-/// Walks over `body`, which must be one whole message, refusing it if its counts do not fit the bytes that are left or
-/// if its arrays and tags would take more than `decoded_bytes_max`.
-pub(super) fn walk(message: &Message, version: i16, body: &[u8], decoded_bytes_max: usize) -> Result<(), Malformed> {
+/// Walks over the message that `body` begins with and returns its length, refusing it if its counts do not fit the bytes
+/// that are left or if its arrays and tags would take more than `decoded_bytes_max`.
+pub(super) fn walk(message: &Message, version: i16, body: &[u8], decoded_bytes_max: usize) -> Result<usize, Malformed> {
     let flexible = version >= message.flexible_since;
     let mut walk = Walk { body, position: 0, version, flexible, budget: decoded_bytes_max };
     walk.structure(message.fields)?;
-    if walk.position == body.len() { Ok(()) } else { Err(walk.malformed("bytes left over")) }
+    Ok(walk.position)
 }
 
 /// The length of the tag section that `bytes` begins with.
