@@ -129,3 +129,21 @@ pub(crate) fn names(fs: &SimFs) -> Vec<String> {
     names.sort();
     names
 }
+
+/// A log of so many batches of one record.
+pub(crate) fn filled(fs: &SimFs, options: &LogOptions, batches: u64) -> Log {
+    let (mut log, _) = open(fs, options);
+    for number in 0..batches {
+        append(&mut log, &numbered(number, 90));
+    }
+    log
+}
+
+/// The base offsets of the segments.
+pub(crate) fn bases(log: &Log) -> Vec<i64> {
+    log.segments().iter().map(|segment| segment.base.0).collect()
+}
+
+pub(crate) fn one_segment() -> LogOptions {
+    LogOptions { segment_bytes: 1 << 20, index_interval_bytes: 300, ..LogOptions::default() }
+}
