@@ -10,7 +10,7 @@ use highwater_storage::{
 
 use super::*;
 use crate::Isolation;
-use crate::event::{FetchedRecords, Role};
+use crate::event::{FetchFailure, FetchedRecords, Role};
 
 const ME: BrokerId = BrokerId(1);
 const OTHER: BrokerId = BrokerId(2);
@@ -154,4 +154,101 @@ fn a_log_that_closes_takes_its_partition_along() {
         let fenced = effects.iter().filter(|effect| matches!(effect, Effect::Fenced { .. })).count();
         assert_eq!(fenced, 1, "{what}: {effects:?}");
     }
+}
+
+/// R18: a leader of epoch 2 has no batches of a later one; whoever sent them is not the leader that was asked.
+#[test]
+fn batches_of_a_later_epoch_than_the_fetch_are_refused() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    led_by(&mut partition, OTHER, 2, &[ME, OTHER]);
+    reply(&mut partition, 2, &[batch(0, 2, "ours"), batch(1, 3, "foreign")].concat(), None);
+    assert_eq!(partition.log().end(), Offset(0), "refused as a whole");
+    partition.tick(NOW.after(1_000));
+    reply(&mut partition, 2, &batch(0, 2, "ours"), None);
+    assert_eq!(partition.log().end(), Offset(1));
+}
+
+/// R16: what is damaged on the way is not stored, and asked for again.
+#[test]
+fn a_damaged_reply_is_fetched_again() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    led_by(&mut partition, OTHER, 2, &[ME, OTHER]);
+    let mut damaged = batch(0, 2, "whole");
+    *damaged.last_mut().unwrap() ^= 1;
+    reply(&mut partition, 2, &damaged, None);
+    assert_eq!((partition.log().end(), partition.status().role), (Offset(0), Role::Follower));
+    while partition.poll_effect().is_some() {}
+    partition.tick(NOW.after(999));
+    assert!(partition.poll_effect().is_none());
+    partition.tick(NOW.after(1_000));
+    assert!(matches!(partition.poll_effect(), Some(Effect::Fetch(FetchPlan { from: Offset(0), .. }))));
+    reply(&mut partition, 2, &batch(0, 2, "whole"), None);
+    assert_eq!(partition.log().end(), Offset(1));
+}
+
+/// R17: the limit on a producer's batch is the leader's business.
+#[test]
+fn a_follower_takes_what_its_own_limits_would_refuse() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    let mut options = LogOptions::default();
+    options.rules.max_message_bytes = 1_000;
+    partition.configure(NOW, ReplicaConfig::new(ME, BrokerEpoch(1)), options);
+    led_by(&mut partition, OTHER, 2, &[ME, OTHER]);
+    reply(&mut partition, 2, &batch(0, 2, &"long ".repeat(1_000)), None);
+    assert_eq!(partition.log().end(), Offset(1));
+}
+
+/// R15: the leader's log starts inside of a batch, and an empty follower begins with that batch.
+#[test]
+fn an_empty_follower_begins_inside_of_a_batch() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    led_by(&mut partition, OTHER, 2, &[ME, OTHER]);
+    let asked = |partition: &mut Partition| {
+        let plan = |effect| if let Effect::Fetch(plan) = effect { Some(plan) } else { None };
+        std::iter::from_fn(|| partition.poll_effect()).filter_map(plan).last().unwrap()
+    };
+    let plan = asked(&mut partition);
+    let result = Err(FetchFailure::OutOfRange { log_start: Some(Offset(5)) });
+    partition.fetched(NOW, FetchReply { plan, result });
+    let plan = asked(&mut partition);
+    assert_eq!((plan.from, partition.status().high_watermark), (Offset(5), Offset(5)));
+    let mut ten = BatchBuilder::new(Codec::None).leader_epoch(LeaderEpoch(2));
+    for _ in 0..10 {
+        ten.push(Record::new(NOW, b"one of ten"));
+    }
+    let records = ten.build();
+    let came = FetchedRecords { records: &records, high_watermark: Offset(10), log_start: Offset(5), diverging: None };
+    partition.fetched(NOW, FetchReply { plan, result: Ok(came) });
+    let status = partition.status();
+    assert_eq!((status.log_start, status.high_watermark, status.log_end), (Offset(5), Offset(10), Offset(10)));
+}
+
+/// A log has one sync at a time: a flush that meets a checkpoint waits for it and is not lost.
+#[test]
+fn a_flush_waits_for_the_checkpoint_that_runs() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    let config = ReplicaConfig { count_flushed: true, ..ReplicaConfig::new(ME, BrokerEpoch(1)) };
+    partition.configure(NOW, config, LogOptions::default());
+    led_by(&mut partition, ME, 3, &[ME]);
+    let job = |partition: &mut Partition| {
+        let job = |effect| if let Effect::FlushWanted(job) = effect { Some(job) } else { None };
+        std::iter::from_fn(|| partition.poll_effect()).find_map(job)
+    };
+    assert!(matches!(produce(&mut partition, "first"), Ok(Produced::Waiting)));
+    let first = job(&mut partition).unwrap();
+    partition.flushed(NOW, first.run());
+    assert_eq!(partition.status().high_watermark, Offset(1));
+    let checkpoint = partition.begin_checkpoint().unwrap();
+    assert!(matches!(produce(&mut partition, "second"), Ok(Produced::Waiting)));
+    assert!(job(&mut partition).is_none());
+    partition.flushed(NOW, checkpoint.run());
+    assert_eq!(partition.status().high_watermark, Offset(1), "the checkpoint began before the second");
+    let second = job(&mut partition).unwrap();
+    partition.flushed(NOW, second.run());
+    assert_eq!((partition.status().high_watermark, partition.status().produces_waiting), (Offset(2), 0));
 }
