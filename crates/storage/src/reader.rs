@@ -304,6 +304,8 @@ impl LogReader {
             if self.shared.generation() != generation {
                 continue;
             }
+            // The log may have ended meanwhile, and a file that was opened just now be that of a later log of this name.
+            self.shared.usable()?;
             match outcome {
                 // A segment left the log between our look at the list and the opening of its file.
                 Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {

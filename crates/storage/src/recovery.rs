@@ -5,6 +5,7 @@
 //! log is cut. Nothing below the recovery point is touched or doubted, save where no batch can be made out at all in the
 //! segment it lies in.
 
+use std::collections::BTreeSet;
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -600,7 +601,11 @@ impl Opening {
         }
         let known = snapshots::list(&self.place)?;
         let past_end = known.iter().filter(|offset| **offset > self.end).count();
-        snapshots::remove_unless(&self.place, |offset| offset <= self.end)?;
+        // A snapshot serves where a truncation or a scan may begin: at a segment's base, and at the end. Each clean close
+        // leaves one at its end, which the next makes superfluous.
+        let latest = known.iter().copied().filter(|offset| *offset <= self.end).max();
+        let bases: BTreeSet<Offset> = self.segments.iter().map(|segment| segment.base()).collect();
+        snapshots::remove_unless(&self.place, |offset| Some(offset) == latest || bases.contains(&offset))?;
         self.report.snapshots_removed += u32::try_from(past_end).unwrap_or(u32::MAX);
 
         // Before the first append: a recovery point, or a clean flag, above what is left of the log would make the next

@@ -3,10 +3,11 @@
 
 mod support;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use highwater_storage::fs::SimFs;
+use highwater_storage::fs::{Fs, SimFs};
 use highwater_storage::*;
 use support::*;
 
@@ -583,4 +584,19 @@ fn readers_and_the_writer_do_not_disturb_each_other() {
     assert!(report.clean && log.end() == end);
     let locked = Log::open(directory.path().join("log"), LogOptions::default());
     assert!(matches!(locked, Err(OpenError::Locked(_))), "{locked:?}");
+}
+
+#[test]
+fn snapshots_of_earlier_stops_go_when_a_later_one_serves() {
+    let fs = disk(61);
+    let options = one_segment();
+    for round in 0..5 {
+        let (mut log, _) = open(&fs, &options);
+        append(&mut log, &numbered(round, 90));
+        log.close().unwrap();
+    }
+    drop(open(&fs, &options));
+    let names = fs.read_dir(Path::new(DIR)).unwrap().into_iter().map(|entry| entry.name);
+    let snapshots: Vec<_> = names.filter(|name| name.ends_with(".snapshot")).collect();
+    assert_eq!(snapshots, ["00000000000000000005.snapshot"]);
 }
