@@ -169,7 +169,8 @@ def out_of_range(broker):
 
 
 def long_poll(broker):
-    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "waits", "fetch.wait.max.ms": 5_000})
+    settings = {"group.id": "waits", "enable.auto.commit": False, "fetch.wait.max.ms": 5_000}
+    consumer = Consumer({"bootstrap.servers": broker.address, **settings})
     try:
         consumer.assign([TopicPartition("later", 0, OFFSET_BEGINNING)])
         equal(consumer.poll(1.5), None, "a message before one was sent")

@@ -1,9 +1,11 @@
 """Apache Kafka's own command-line tools, and its DumpLogSegments on the files that the broker wrote."""
 
+import fcntl
 import re
 import struct
+import subprocess
 
-from support import Program, equal, require, require_codec, stored_batches, text_lines
+from support import CheckFailed, KafkaBroker, Program, equal, require, require_codec, stored_batches, text_lines
 
 COMMANDS = "org.apache.kafka.tools"
 
@@ -13,6 +15,8 @@ def main():
     # Small segments, so that there are sealed ones with indexes and snapshots to dump.
     broker = program.broker(num_partitions=1, log_segment_bytes=1_048_576).start()
 
+    if not program.against_kafka:
+        program.check("neither starts on a directory that the other holds", exclude, program, broker)
     program.check("TopicCommand --create", create, program, broker)
     program.check("TopicCommand --describe", describe, program, broker, "perf", 2)
     program.check("TopicCommand --alter --partitions", alter, program, broker)
@@ -34,6 +38,26 @@ def main():
 
 def tool(program, broker, name, *arguments, **options):
     return program.java(f"{COMMANDS}.{name}", "--bootstrap-server", broker.address, *arguments, **options).decode()
+
+
+def exclude(program, broker):
+    """Kafka and we keep each other out of a data directory."""
+    # Java's FileChannel takes a record lock on this file, which is what lockf asks for.
+    with open(broker.data / ".lock", "r+b") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pass
+        else:
+            raise CheckFailed("the lock that Kafka takes is free on the directory of a running broker")
+    theirs = KafkaBroker(program, program.work / "kafka", {})
+    program.brokers.append(theirs)
+    theirs.start()
+    command = [str(program.highwater), "serve", "--listen", "127.0.0.1:0", "--data-dir", str(theirs.data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    theirs.kill()
+    equal(done.returncode, 1, "exit code on a directory that Apache Kafka holds")
+    require(str(theirs.data) in done.stderr and "Kafka" in done.stderr, f"it does not say who holds it: {done.stderr[-500:]}")
 
 
 def create(program, broker):

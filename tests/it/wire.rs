@@ -3,21 +3,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use highwater_storage::{BatchBuilder, BatchView, Codec, Record, TimestampMs};
 use highwater_tests::{Client, Server};
 use kafka_protocol::messages::api_versions_response::ApiVersionsResponse;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
-    ApiVersionsRequest, BrokerId, CreateTopicsRequest, FetchRequest, ProduceRequest, TopicName,
+    ApiVersionsRequest, BrokerId, CreateTopicsRequest, FetchRequest, MetadataRequest, ProduceRequest, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
 
-/// Creates a topic without replicas and returns its id.
+/// Creates a topic with one replica, waits until its leaders serve it, and returns its id.
 pub(crate) fn create_topic(client: &mut Client, name: &'static str, partitions: i32) -> anyhow::Result<[u8; 16]> {
     let topic = CreatableTopic::default()
         .with_name(TopicName(StrBytes::from_static_str(name)))
@@ -27,7 +30,18 @@ pub(crate) fn create_topic(client: &mut Client, name: &'static str, partitions: 
     let response = client.send(7, &request)?;
     let topic = response.topics.first().context("no topic in the answer")?;
     ensure!(topic.error_code == 0, "creating {name} gives {}: {:?}", topic.error_code, topic.error_message);
-    Ok(*topic.topic_id.as_bytes())
+    let id = *topic.topic_id.as_bytes();
+    let asked = MetadataRequestTopic::default().with_name(Some(TopicName(StrBytes::from_static_str(name))));
+    let request = MetadataRequest::default().with_topics(Some(vec![asked]));
+    for _ in 0..100 {
+        let response = client.send(9, &request)?;
+        let topic = response.topics.first().context("no topic in the answer")?;
+        if topic.error_code == 0 && topic.partitions.iter().all(|partition| partition.error_code == 0) {
+            return Ok(id);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    bail!("{name} has no leader two seconds after it was created")
 }
 
 /// A batch of these values, as of now.
