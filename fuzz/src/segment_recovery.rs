@@ -12,11 +12,16 @@ use highwater_storage::{LeaderEpoch, Log, LogOptions, Offset, OpenError, OpenHin
 use crate::input::Input;
 use crate::model::{DIR, Model, NOW, assert_sound, disk, open, options};
 
+/// Bytes at the front that decide on the log's options, how the program ends, and the damage.
+const END_BYTES: usize = 12;
+
 /// The target's body.
 pub fn run(data: &[u8]) {
-    let mut input = Input::new(data);
-    let options = options(&mut input);
-    if input.below(8) == 0 {
+    // How it ends is read from the front, so that a program that runs out of bytes ends in many ways too.
+    let (end, program) = data.split_at(data.len().min(END_BYTES));
+    let (mut end, mut input) = (Input::new(end), Input::new(program));
+    let options = options(&mut end);
+    if end.below(8) == 0 {
         return any_bytes(input.rest(), &options);
     }
     let mut fs = disk();
@@ -40,33 +45,33 @@ pub fn run(data: &[u8]) {
         }
     }
 
-    match input.below(3) {
+    match end.below(3) {
         0 => {
             log.close().expect("the simulated disk works");
-            damage_side_file(&fs, &mut input);
+            damage_side_file(&fs, &mut end);
         }
         1 => {
             let recovery_point = log.recovery_point();
             drop(log);
             fs = fs.kill();
-            if input.flag() {
-                damage_side_file(&fs, &mut input);
+            if end.flag() {
+                damage_side_file(&fs, &mut end);
             } else {
-                damage_log(&fs, &mut model, recovery_point, &mut input);
+                damage_log(&fs, &mut model, recovery_point, &mut end);
             }
         }
         _ => {
             let flushed = log.flushed();
-            let images = fs.images(12, u64::from(input.byte()));
+            let images = fs.images(12, u64::from(end.byte()));
             drop(log);
-            fs = images[input.below(images.len())].clone();
-            let end = open(&fs, &options).0.end();
-            assert!(end >= flushed, "the log ends at {end}, and everything below {flushed} was flushed");
-            assert!(end == model.boundary(end) && end <= model.end(), "the log ends at {end}, where no batch ends");
-            model.cut(end);
+            fs = images[end.below(images.len())].clone();
+            let left = open(&fs, &options).0.end();
+            assert!(left >= flushed, "the log ends at {left}, and everything below {flushed} was flushed");
+            assert!(left == model.boundary(left) && left <= model.end(), "the log ends at {left}, where no batch ends");
+            model.cut(left);
             // That opening was stopped by a second power cut; what it decided must stand.
             let images = fs.images(4, 1);
-            fs = images[input.below(images.len())].clone();
+            fs = images[end.below(images.len())].clone();
         }
     }
     reopened(&fs, &options, &mut model, epoch, &mut input);
@@ -92,7 +97,9 @@ fn reopened(fs: &SimFs, options: &LogOptions, model: &mut Model, epoch: LeaderEp
 
 /// Removes, cuts, empties or spoils one file that holds no records.
 fn damage_side_file(fs: &SimFs, input: &mut Input<'_>) {
-    let files = files(fs, |name| !name.ends_with(".log"));
+    // The kind first, so that an input means the same whatever other files the log keeps.
+    let kind = input.choose(&[".index", ".index", ".timeindex", ".snapshot", "checkpoint", "state"]);
+    let files = files(fs, |name| name.ends_with(kind));
     if files.is_empty() {
         return;
     }
@@ -101,7 +108,7 @@ fn damage_side_file(fs: &SimFs, input: &mut Input<'_>) {
     // it shows.
     let is_time_index = path.extension().is_some_and(|extension| extension == "timeindex");
     let is_epochs = path.ends_with("leader-epoch-checkpoint");
-    match input.below(5) {
+    match input.below(7) {
         0 => fs.remove_file(path).expect("it is there"),
         1 => spoil(fs, path, |bytes| bytes.clear()),
         2 => {

@@ -41,12 +41,12 @@ const fn part(
 pub(crate) const PARTS: &[Part] = &[
     part("build", 540, "format, lints, documentation, the binary with both allocators", build),
     part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
-    part("storage", 240, "crates/storage: unit, model and crash tests, examples", storage),
+    part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
     part("replication", 60, "crates/replication: unit tests", replication),
     part("sim", 210, "crates/replication: seeded clusters on the simulated disk", simulation),
     part("broker", 150, "crates/broker: unit tests and clusters in one process", broker),
     part("binary", 150, "the real binary: command line, signals, kill -9, hostile frames", binary),
-    part("bench", 60, "every bench once", bench),
+    part("bench", 90, "every bench once", bench),
     part("fuzz", 270, "fuzz targets: seeds, planted mistakes, 20 s of fuzzing each", fuzz),
     part("clients", 480, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
     part("cluster", 180, "the demo: three brokers, a killed leader, nothing lost", cluster),
@@ -125,7 +125,7 @@ fn binary(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow
     let Some(binaries) = binaries(workspace, tally, deadline, Counts::Nothing)? else { return Ok(()) };
     // One test at a time: the memory and time limits that they hold are meant for a machine that does nothing else.
     Run::cargo(workspace)
-        .words("test --locked --package highwater-tests --lib --test it -- --test-threads=1 --skip workspace::")
+        .words("test --locked --package highwater-tests --lib --test it -- --test-threads=1 --show-output --skip workspace::")
         .env("HIGHWATER_BINARY", &binaries.jemalloc)
         .env("HIGHWATER_BINARY_SYSTEM_ALLOCATOR", &binaries.system_allocator)
         .run(tally, deadline, Counts::Lines);
