@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 use highwater_tests::{Server, run};
 
@@ -15,6 +16,7 @@ fn refused(arguments: &[&str], code: i32, words: &[&str]) {
         assert!(stderr.contains(word), "{arguments:?} does not say {word:?} but\n{stderr}");
     }
     assert!(!stderr.contains("panicked"), "{arguments:?}\n{stderr}");
+    assert!(stderr.matches("os error").count() <= 1, "{arguments:?} says its cause twice:\n{stderr}");
 }
 
 fn text(path: &Path) -> &str {
@@ -71,6 +73,38 @@ fn a_directory_locked_as_java_locks_it_names_the_process() {
 fn a_data_directory_that_is_a_file_is_named() {
     let file = tempfile::NamedTempFile::new().unwrap();
     refused(&["serve", "--listen", "127.0.0.1:0", "--data-dir", text(file.path())], 1, &[text(file.path())]);
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_is_named() {
+    // Not even root can make a directory there.
+    refused(&["serve", "--listen", "127.0.0.1:0", "--data-dir", "/proc/no-such"], 1, &["/proc/no-such"]);
+}
+
+/// Needs to mount a file system; where that is not allowed it says so and holds nothing.
+#[test]
+fn a_full_data_directory_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let small = directory.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let mount = |command: &str, arguments: &[&str]| {
+        let sudo = if rustix::process::geteuid().is_root() { &[][..] } else { &["sudo", "-n"] };
+        let words = [sudo, &[command], arguments, &[text(&small)]].concat();
+        Command::new(words[0]).args(&words[1..]).output().is_ok_and(|output| output.status.success())
+    };
+    if !mount("mount", &["-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs"]) {
+        println!("not run: this user may not mount a file system");
+        return;
+    }
+    // What is there fills it to the last byte.
+    let filled = fs::write(small.join("fill"), vec![1; 1 << 20]);
+    let data = small.join("data");
+    let outcome = run(&["serve", "--listen", "127.0.0.1:0", "--data-dir", text(&data)]);
+    assert!(mount("umount", &[]), "{} stays mounted", small.display());
+    assert!(filled.is_err(), "a file of 1 MiB fits into 64 KiB");
+    let (code, _, stderr) = outcome.unwrap();
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains(text(&data)) && stderr.contains("No space left"), "{stderr}");
 }
 
 #[test]

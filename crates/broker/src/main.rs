@@ -17,8 +17,31 @@ fn main() -> ExitCode {
     match cli::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("highwater: {error:#}");
+            eprintln!("highwater: {}", in_one_line(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// An error and its causes, each said once: many errors name their cause in their own text.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !said.contains(&cause) {
+            said.push_str(if said.is_empty() { "" } else { ": " });
+            said.push_str(&cause);
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_one_line;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("disk full").context("cannot write /a: disk full").context("cannot start");
+        assert_eq!(in_one_line(&error), "cannot start: cannot write /a: disk full");
     }
 }
