@@ -5,9 +5,7 @@
 
 use std::time::Duration;
 
-use highwater_benches::{
-    LogAppend, LogOpen, LogRead, LogScan, RawAppend, RawOpen, RawRead, RawScan, SHAPES, Subject, measure,
-};
+use highwater_benches::{LogAppend, LogOpen, LogScan, RawAppend, RawOpen, RawScan, SHAPES, Subject, measure, readers};
 
 /// Turns of each side; odd, so that the median is one of them.
 const TURNS: usize = 21;
@@ -24,7 +22,8 @@ fn main() {
     for shape in SHAPES {
         compare(&format!("append {}", shape.name), &mut RawAppend::new(shape), &mut LogAppend::new(shape), test);
     }
-    compare("read 1MiB", &mut RawRead::new(), &mut LogRead::new(), test);
+    let (mut raw, mut log) = readers();
+    compare("read 1MiB", &mut raw, &mut log, test);
     compare("open crashed", &mut RawScan::new(), &mut LogScan::new(), test);
     compare("open clean", &mut RawOpen::new(), &mut LogOpen::new(), test);
     if test {
