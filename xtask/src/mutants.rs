@@ -75,7 +75,7 @@ fn tests(workspace: &Workspace, tree: &Path) -> Run {
     Run::cargo(workspace)
         .words("test --locked --no-default-features --lib --manifest-path")
         .word(tree.join("fuzz/Cargo.toml"))
-        .env("CARGO_TARGET_DIR", workspace.target.join("mutants/target"))
+        .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain"))
 }
 
 /// Copies what the fuzz package builds from. Files that are the same already keep their time, so that cargo rebuilds

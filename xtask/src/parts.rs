@@ -43,13 +43,14 @@ pub(crate) const PARTS: &[Part] = &[
     part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
     part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
     part("replication", 60, "crates/replication: unit tests", replication),
-    part("sim", 210, "crates/replication: seeded clusters on the simulated disk", simulation),
-    part("broker", 150, "crates/broker: unit tests and clusters in one process", broker),
-    part("binary", 150, "the real binary: command line, signals, kill -9, hostile frames", binary),
+    part("sim", 120, "crates/replication: seeded clusters on the simulated disk", simulation),
+    part("broker", 240, "crates/broker: unit tests and clusters in one process", broker),
+    part("binary", 120, "the real binary: command line, signals, kill -9, hostile frames", binary),
     part("bench", 90, "every bench once", bench),
-    part("fuzz", 270, "fuzz targets: seeds, planted mistakes, 20 s of fuzzing each", fuzz),
-    part("clients", 480, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
-    part("cluster", 180, "the demo: three brokers, a killed leader, nothing lost", cluster),
+    part("fuzz", 270, "fuzz targets: seeds, then 20 s of fuzzing each", fuzz),
+    part("mutants", 240, "planted mistakes, each of which the fuzz targets' seeds must find", mutants::run),
+    part("clients", 360, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
+    part("cluster", 90, "the demo: three brokers, a killed leader, nothing lost", cluster),
 ];
 
 fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
@@ -150,7 +151,6 @@ fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::
         .words("test --locked --manifest-path fuzz/Cargo.toml --no-default-features --lib")
         .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain"))
         .run(tally, deadline, Counts::Lines);
-    mutants::run(workspace, tally, deadline)?;
     let cargo_fuzz = install::cargo_fuzz(workspace)?;
     for target in ["segment_recovery", "truncate_to_high_watermark"] {
         let corpus = workspace.target.join("fuzz-corpus").join(target);
