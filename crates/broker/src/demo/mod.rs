@@ -24,6 +24,9 @@ const CLIENT_ID: &str = "highwater-demo";
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Produce and Fetch name topics by id from version 13 on; the demo knows its topic by name.
+const VERSION_WITH_NAMES: i16 = 12;
+
 /// Watch three brokers replicate a file, lose their leader and lose nothing.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {

@@ -19,13 +19,10 @@ use tokio::sync::watch;
 
 use super::input::Input;
 use super::random::Random;
-use super::{CLIENT_ID, REQUEST_TIMEOUT, find_leader};
+use super::{CLIENT_ID, REQUEST_TIMEOUT, VERSION_WITH_NAMES, find_leader};
 
 /// As many as a broker remembers per producer, so that each of them can be recognised when it is sent again.
 const BATCHES_IN_FLIGHT: usize = 5;
-
-/// Produce and Fetch name topics by id from version 13 on; the demo knows its topic by name.
-const VERSION_WITH_NAMES: i16 = 12;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 

@@ -20,7 +20,7 @@ use super::input::Input;
 use super::producer::{Delivered, Progress, produce};
 use super::random::Random;
 use super::report::Report;
-use super::verify::{SETTLE_LIMIT, check_acknowledgements, compare_logs, consume};
+use super::verify::{check_acknowledgements, compare_logs, consume};
 use super::view::View;
 use super::{CLIENT_ID, DemoArguments, REQUEST_TIMEOUT};
 
@@ -80,7 +80,7 @@ pub(super) async fn tell(arguments: &DemoArguments, input: Input) -> anyhow::Res
         let hosted: Vec<_> = replicas.iter().filter_map(|(_, status)| status.as_ref()).collect();
         hosted.len() == usize::from(REPLICAS.unsigned_abs()) && hosted.into_iter().all(done)
     };
-    stage.wait("all replicas hold everything", SETTLE_LIMIT, everyone_has_all).await?;
+    stage.wait("all replicas hold everything", TURN_LIMIT, everyone_has_all).await?;
     stage.view.event("all records sent; reading everything back from the beginning");
     check_acknowledgements(&delivered.batches, input.records)?;
     let digest = consume(&bootstrap, TOPIC, &input).await?;

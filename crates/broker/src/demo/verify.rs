@@ -1,7 +1,6 @@
 //! What the demo holds at the end: every acknowledged record once and in order, and the same logs everywhere.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
@@ -14,10 +13,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::input::{Input, ValueDigest};
 use super::producer::Acknowledged;
-use super::{CLIENT_ID, REQUEST_TIMEOUT, find_leader};
-
-/// Fetch names topics by id from version 13 on.
-const VERSION_WITH_NAMES: i16 = 12;
+use super::{CLIENT_ID, REQUEST_TIMEOUT, VERSION_WITH_NAMES, find_leader};
 
 const FETCH_BYTES: i32 = 1 << 20;
 
@@ -151,6 +147,3 @@ fn read_log(dir: &Path) -> anyhow::Result<Vec<u8>> {
     }
     Ok(log)
 }
-
-/// How long the consumer waits for the watermark to pass the last record.
-pub(super) const SETTLE_LIMIT: Duration = Duration::from_secs(20);
