@@ -39,18 +39,18 @@ const fn part(
 
 /// All parts, in the order they run: what fails fastest first.
 pub(crate) const PARTS: &[Part] = &[
-    part("build", 540, "format, lints, documentation, the binary with both allocators", build),
+    part("build", 360, "format, lints, documentation, the binary with both allocators", build),
     part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
     part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
     part("replication", 60, "crates/replication: unit tests", replication),
     part("sim", 120, "crates/replication: seeded clusters on the simulated disk", simulation),
-    part("broker", 240, "crates/broker: unit tests and clusters in one process", broker),
+    part("broker", 210, "crates/broker: unit tests and clusters in one process", broker),
     part("binary", 120, "the real binary: command line, signals, kill -9, hostile frames", binary),
     part("bench", 90, "every bench once", bench),
-    part("fuzz", 270, "fuzz targets: seeds, then 20 s of fuzzing each", fuzz),
+    part("fuzz", 450, "fuzz targets: seeds, then 30 s of fuzzing each", fuzz),
     part("mutants", 240, "planted mistakes, each of which the fuzz targets' seeds must find", mutants::run),
-    part("clients", 360, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
-    part("cluster", 90, "the demo: three brokers, a killed leader, nothing lost", cluster),
+    part("clients", 270, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
+    part("cluster", 60, "the demo: three brokers, a killed leader, nothing lost", cluster),
 ];
 
 fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
@@ -82,7 +82,7 @@ fn workspace_rules(workspace: &Workspace, tally: &mut Tally, deadline: Instant) 
 
 fn storage(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     Run::cargo(workspace).words("test --locked --package highwater-storage").run(tally, deadline, Counts::Lines);
-    for example in examples(workspace, "crates/storage/examples")? {
+    for example in rust_files(workspace, "crates/storage/examples")? {
         Run::cargo(workspace).words("run --quiet --locked --package highwater-storage --example").word(example).run(
             tally,
             deadline,
@@ -143,7 +143,7 @@ fn bench(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow:
 }
 
 /// How long each fuzz target runs. Longer runs are for `cargo fuzz run`: see `fuzz/README.md`.
-const FUZZ_SECONDS: u32 = 20;
+const FUZZ_SECONDS: u32 = 30;
 
 fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     // The seeds first, as plain tests: they need neither cargo-fuzz nor a C++ compiler.
@@ -152,14 +152,14 @@ fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::
         .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain"))
         .run(tally, deadline, Counts::Lines);
     let cargo_fuzz = install::cargo_fuzz(workspace)?;
-    for target in ["segment_recovery", "truncate_to_high_watermark"] {
-        let corpus = workspace.target.join("fuzz-corpus").join(target);
+    for target in rust_files(workspace, "fuzz/fuzz_targets")? {
+        let corpus = workspace.target.join("fuzz-corpus").join(&target);
         fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
         // Without a sanitizer cargo-fuzz works on the pinned stable toolchain; the targets hold no unsafe code that one
         // would watch.
         Run::new(workspace, &cargo_fuzz)
             .words("run --sanitizer none")
-            .word(target)
+            .word(&target)
             .word(&corpus)
             .word(format!("fuzz/seeds/{target}"))
             .word("--")
@@ -253,7 +253,8 @@ fn binaries(
     Ok(Some(Binaries { jemalloc: built, system_allocator: kept }))
 }
 
-fn examples(workspace: &Workspace, directory: &str) -> anyhow::Result<Vec<String>> {
+/// The names, without their ending, of the Rust files right in a directory.
+fn rust_files(workspace: &Workspace, directory: &str) -> anyhow::Result<Vec<String>> {
     let directory = workspace.root.join(directory);
     let entries = fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
     let names = entries.flatten().filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_owned()));
