@@ -556,12 +556,13 @@ impl Source for Hosted {
         max_bytes: usize,
         at_least_one: bool,
     ) -> Result<Chunk, ReadFailure> {
-        let limit = ReadLimit { max_bytes, upper: grant.upper, at_least_one, generation: Some(grant.generation) };
+        let limit = ReadLimit { at_least_one, ..ReadLimit::bytes(max_bytes) };
+        let limit = limit.below(grant.upper).in_generation(grant.generation);
         match self.reader.read(from, limit) {
             Ok(fetched) => Ok(Chunk { next: Some(fetched.next), bytes: fetched.bytes }),
             Err(ReadError::Superseded) => Err(ReadFailure::Superseded),
             Err(ReadError::OutOfRange { .. }) => Err(ReadFailure::OutOfRange),
-            Err(ReadError::Damaged(damage)) => {
+            Err(damage @ ReadError::Corrupt { .. }) => {
                 tracing::error!(partition = %self.topic_partition, %damage, "a fetch met damage");
                 Err(ReadFailure::Corrupt)
             }

@@ -1,5 +1,6 @@
 //! What can go wrong, by operation.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::batch::{BatchError, BatchFault};
@@ -26,15 +27,20 @@ pub enum Fence {
     Closed,
 }
 
-/// Bytes in a segment that are not what they should be.
+/// A stretch of a segment's file that is not what it should be: what lies in it cannot be read, what lies before and
+/// behind it can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}, byte {position}: {what}", file.display())]
-pub struct Damage {
-    /// The file.
-    pub file: PathBuf,
-    /// Where in it, in bytes from the start.
+#[error("{}, {bytes} bytes from byte {position}: {what} (offsets {} to {})", segment.display(), offsets.start, offsets.end)]
+pub struct Damaged {
+    /// The segment's file.
+    pub segment: PathBuf,
+    /// Where in it the stretch begins, in bytes from the start.
     pub position: u64,
-    /// What is wrong.
+    /// How long it is.
+    pub bytes: u64,
+    /// The offsets that may have been in it. At their end reading goes on.
+    pub offsets: Range<Offset>,
+    /// What is wrong with it.
     pub what: DamageKind,
 }
 
@@ -163,9 +169,21 @@ pub enum ReadError {
     /// The log was truncated since the generation the read was asked for.
     #[error("the log was truncated meanwhile")]
     Superseded,
-    /// The bytes there are damaged. Offsets before and after may well be readable.
-    #[error(transparent)]
-    Damaged(#[from] Damage),
+    /// The bytes there are damaged. What lies before them was or can be read, and reading goes on at the end of the
+    /// offsets.
+    #[error("{}, {bytes} bytes from byte {position}: {what} (offsets {} to {})", segment.display(), offsets.start, offsets.end)]
+    Corrupt {
+        /// The segment's file.
+        segment: PathBuf,
+        /// Where in it the damage begins, in bytes from the start.
+        position: u64,
+        /// How many bytes cannot be made out.
+        bytes: u64,
+        /// The offsets that may have been in them. At their end reading goes on.
+        offsets: Range<Offset>,
+        /// What is wrong with them.
+        what: DamageKind,
+    },
     /// A file operation failed.
     #[error(transparent)]
     Io(#[from] IoError),
@@ -191,7 +209,7 @@ pub enum TruncateError {
     Negative(Offset),
     /// What has to stay is damaged where the cut would be.
     #[error(transparent)]
-    Damaged(#[from] Damage),
+    Damaged(#[from] Damaged),
     /// A file operation failed before anything was changed.
     #[error(transparent)]
     Io(#[from] IoError),
@@ -210,4 +228,10 @@ pub enum FlushError {
     /// The log takes no more calls, perhaps because a sync just failed.
     #[error("the log is closed: {0}")]
     Closed(#[from] Fence),
+}
+
+impl From<Damaged> for ReadError {
+    fn from(Damaged { segment, position, bytes, offsets, what }: Damaged) -> Self {
+        Self::Corrupt { segment, position, bytes, offsets, what }
+    }
 }

@@ -54,6 +54,7 @@ mod check;
 pub mod checkpoint;
 mod checksum;
 pub mod compression;
+mod damage;
 pub mod data_dir;
 mod epochs;
 mod error;
@@ -94,7 +95,7 @@ pub use check::{
 pub use compression::Codec;
 pub use data_dir::OpenHints;
 pub use epochs::{EpochEnd, EpochHistory, InvalidHistory};
-pub use error::{AppendError, Damage, DamageKind, Fence, FlushError, OpenError, ReadError, TruncateError};
+pub use error::{AppendError, DamageKind, Damaged, Fence, FlushError, OpenError, ReadError, TruncateError};
 pub use flush::{FlushDone, FlushJob};
 pub use housekeeping::{Housekeeping, Step, WorkDone, WorkJob, WorkLimits};
 pub use log::{Appended, CloseReport, Durability, Log, SegmentInfo};
@@ -109,6 +110,6 @@ pub use record::{
     Headers, RECORD_BYTES_MIN, RecordFault, RecordHeader, RecordView, Records, read_varint, read_varlong, write_varint,
     write_varlong,
 };
-pub use recovery::{Cut, CutReason, RecoveryReport};
+pub use recovery::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedField};
 pub use truncation::Truncated;
 pub use types::{InvalidTopicId, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition};

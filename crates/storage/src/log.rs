@@ -11,7 +11,7 @@ use crate::check::CheckedBatch;
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::{EpochEnd, EpochHistory};
-use crate::error::{AppendError, Fence, FlushError, OpenError, ReadError};
+use crate::error::{AppendError, Damaged, Fence, FlushError, OpenError, ReadError};
 use crate::flush::{JobControl, Sealed};
 use crate::fs::{DirLock, File, Fs, OsFs};
 use crate::housekeeping::{Kind, Unlink};
@@ -336,6 +336,11 @@ impl Log {
             size_bytes: segment.len(),
         };
         segments.with_ends(self.end()).map(info).collect()
+    }
+
+    /// The damage that is known: found when the log was opened, by a read that met it, or by the scrubber.
+    pub fn damage(&self) -> Vec<Damaged> {
+        self.shared.segments().all().iter().flat_map(|segment| segment.known_damage().all()).collect()
     }
 
     /// Goes up with each truncation; see [`LogReader::generation`].

@@ -25,17 +25,25 @@ pub struct ReadLimit {
     /// The [generation](LogReader::generation) that the caller's idea of `from` and `upper` belongs to, if it matters:
     /// after a truncation the read fails with [`ReadError::Superseded`], for `upper` may lie in another history.
     pub generation: Option<u64>,
+    /// Return only batches whose checksum matches.
+    pub verified: bool,
 }
 
 impl ReadLimit {
     /// About `max_bytes`, at least one batch, up to the end of the log.
     pub fn bytes(max_bytes: usize) -> Self {
-        Self { max_bytes, upper: Offset::MAX, at_least_one: true, generation: None }
+        Self { max_bytes, upper: Offset::MAX, at_least_one: true, generation: None, verified: false }
     }
 
     /// The same limit, for this generation only.
     pub fn in_generation(self, generation: u64) -> Self {
         Self { generation: Some(generation), ..self }
+    }
+
+    /// The same limit, and only batches whose checksum matches. Without this a batch that has rotted since it was
+    /// written is returned as it is, for the user of the records to notice.
+    pub fn verified(self) -> Self {
+        Self { verified: true, ..self }
     }
 
     /// The same limit with this upper offset.
@@ -200,7 +208,7 @@ impl LogReader {
     ///
     /// # Errors
     /// [`ReadError::OutOfRange`] below the start or past the end (at the end there is nothing to read, which is no
-    /// error); [`ReadError::Damaged`] if no batch can be made out.
+    /// error); [`ReadError::Corrupt`] if no batch can be made out.
     pub fn read(&self, from: Offset, limit: ReadLimit) -> Result<Fetched, ReadError> {
         let mut bytes = Vec::new();
         let (first, next) = self.read_into(from, limit, &mut bytes)?;

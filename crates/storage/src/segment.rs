@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::batch::{BatchHeader, BatchView};
-use crate::error::{Damage, DamageKind, ReadError};
+use crate::damage::KnownDamage;
+use crate::error::{DamageKind, Damaged, ReadError};
 use crate::fs::{File, Fs, OpenMode};
 use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError};
@@ -79,6 +80,7 @@ pub(crate) struct Segment {
     indexes: Mutex<Option<Indexes>>,
     rebuilt: AtomicBool,
     retired: AtomicBool,
+    damage: KnownDamage,
 }
 
 impl Segment {
@@ -94,6 +96,7 @@ impl Segment {
             indexes: Mutex::new(None),
             rebuilt: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            damage: KnownDamage::default(),
         }
     }
 
@@ -333,9 +336,20 @@ impl Segment {
         Ok(())
     }
 
-    /// Names damage in its data file.
-    pub(crate) fn damage(&self, position: u64, what: DamageKind) -> Damage {
-        Damage { file: self.path(), position, what }
+    /// Names damage in its data file, from `position` to its end.
+    pub(crate) fn damage(&self, position: u64, what: DamageKind) -> Damaged {
+        let (bytes, offsets) = (self.len().saturating_sub(position), self.base..self.base.next());
+        Damaged { segment: self.path(), position, bytes, offsets, what }
+    }
+
+    /// Notes damage in its data file, for all readers: who asks for what lies in it gets an error, and goes on behind.
+    pub(crate) fn note_damage(&self, damaged: Damaged) {
+        self.damage.note(damaged);
+    }
+
+    /// The damage that is known in its data file.
+    pub(crate) fn known_damage(&self) -> &KnownDamage {
+        &self.damage
     }
 
     /// The indexes as they follow from the batches, up to damage, behind which no batch can be made out.

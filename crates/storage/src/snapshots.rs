@@ -80,7 +80,7 @@ pub(crate) fn replay(
         let first = match segment.locate(from) {
             Ok(Some(first)) => first,
             // As below: the log keeps the segment, and so does the table what the others tell.
-            Ok(None) | Err(ReadError::Damaged(_)) => continue,
+            Ok(None) | Err(ReadError::Corrupt { .. }) => continue,
             Err(error) => return Err(error),
         };
         let file = segment.file()?;

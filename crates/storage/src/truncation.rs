@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::Offset;
 use crate::epochs::EpochHistory;
-use crate::error::{AppendError, Fence, ReadError, TruncateError};
+use crate::error::{AppendError, Damaged, Fence, ReadError, TruncateError};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
 use crate::log::{Active, Log, is_out_of_room, write_epochs};
@@ -312,7 +312,9 @@ impl From<ReadError> for TruncateError {
         match error {
             ReadError::OutOfRange { from, end, .. } => Self::PastEnd { to: from, end },
             ReadError::Superseded => unreachable!("the writer reads in no generation"),
-            ReadError::Damaged(damage) => Self::Damaged(damage),
+            ReadError::Corrupt { segment, position, bytes, offsets, what } => {
+                Self::Damaged(Damaged { segment, position, bytes, offsets, what })
+            }
             ReadError::Io(error) => Self::Io(error),
             ReadError::Closed(fence) => Self::Closed(fence),
         }

@@ -300,7 +300,7 @@ fn a_length_that_lies_below_the_recovery_point_is_an_error_for_its_range_only() 
     assert!(report.cut.is_none());
     let base = Offset(name[..20].parse().unwrap());
     match log.read(base, ReadLimit::bytes(100)) {
-        Err(ReadError::Damaged(damage)) => assert_eq!((damage.file, damage.position), (path(&name), 0)),
+        Err(ReadError::Corrupt { segment, position, .. }) => assert_eq!((segment, position), (path(&name), 0)),
         other => panic!("{other:?}"),
     }
     let before = log.read(base + -1, ReadLimit::bytes(1000)).unwrap();

@@ -5,6 +5,8 @@
 //! log is cut. Nothing below the recovery point is touched or doubted, save where no batch can be made out at all in the
 //! segment it lies in.
 
+mod report;
+
 use std::collections::BTreeSet;
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +19,7 @@ use crate::batch::BatchFault;
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
-use crate::error::{Damage, DamageKind, OpenError, ReadError};
+use crate::error::{DamageKind, OpenError, ReadError};
 use crate::flush::Sealed;
 use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
@@ -37,81 +39,7 @@ use crate::tidy::{Tidied, tidy};
 use crate::truncation::{remove_index_files, remove_segments, resume};
 use crate::{LeaderEpoch, Offset, TopicId};
 
-/// What opening a log found and did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RecoveryReport {
-    /// The last stop was clean: nothing was scanned.
-    pub clean: bool,
-    /// There was no segment, and the first one was made.
-    pub created: bool,
-    /// The log start.
-    pub start: Offset,
-    /// The end of the log.
-    pub end: Offset,
-    /// Where the scan began, unless the stop was clean; nothing below was doubted.
-    pub recovery_point: Offset,
-    /// Segments there are.
-    pub segments: u32,
-    /// Segments that were read batch by batch.
-    pub segments_scanned: u32,
-    /// Bytes of batches in them.
-    pub bytes_scanned: u64,
-    /// What was cut off the end.
-    pub cut: Option<Cut>,
-    /// Segments whose index files were missing or wrong and were written anew.
-    pub indexes_rebuilt: u32,
-    /// The leader epochs were missing or damaged and were taken from the batches.
-    pub epochs_rebuilt: bool,
-    /// Producer snapshots that were damaged, or past the end, and were removed.
-    pub snapshots_removed: u32,
-    /// Files of interrupted work that were removed or put in place.
-    pub leftovers: Vec<String>,
-    /// Files that are no log's. They were left alone.
-    pub ignored: Vec<String>,
-}
-
-/// What was cut off the end of a log when it was opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The segment's file in which the cut is.
-    pub file: PathBuf,
-    /// Its length now.
-    pub at: u64,
-    /// Bytes cut off, in this file and those after it.
-    pub bytes: u64,
-    /// Segments removed as a whole.
-    pub segments: u32,
-    /// The end of the log now.
-    pub end: Offset,
-    /// Why.
-    pub reason: CutReason,
-}
-
-/// Why the end of a log was cut off.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CutReason {
-    /// What follows is not, or not only, what was appended: most often a write that a power cut tore.
-    #[error("{0}")]
-    Damage(DamageKind),
-    /// Only zeros follow, as where room was allocated ahead. No record is lost.
-    #[error("only zeros follow")]
-    Zeros,
-    /// The next segment begins elsewhere than this one ends: the batches in between were lost.
-    #[error("the next segment begins at {found}, not at {expected}")]
-    LostTail {
-        /// Where the log ends.
-        expected: Offset,
-        /// Where the next segment begins.
-        found: Offset,
-    },
-    /// All that there is lies below the log start.
-    #[error("everything lies below the log start, {log_start}")]
-    BelowLogStart {
-        /// The log start.
-        log_start: Offset,
-    },
-}
+pub use report::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedField};
 
 /// Opens the log in a directory that is there.
 pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
@@ -682,9 +610,9 @@ fn is_old_message(file: &dyn File, position: u64, end: u64) -> io::Result<bool> 
 fn unread(error: ReadError) -> OpenError {
     match error {
         ReadError::Io(error) => OpenError::Io(error),
-        ReadError::Damaged(Damage { file, position, what }) => OpenError::Io(IoError {
+        ReadError::Corrupt { segment, position, what, .. } => OpenError::Io(IoError {
             verb: "make out batches in",
-            path: file,
+            path: segment,
             source: io::Error::new(io::ErrorKind::InvalidData, format!("byte {position}: {what}")),
         }),
         other => OpenError::Io(IoError {

@@ -1,0 +1,44 @@
+//! The stretches of a segment that are known to be damaged.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::error::Damaged;
+
+/// The damage known of one segment. While there is none, asking costs one atomic load.
+#[derive(Debug, Default)]
+pub(crate) struct KnownDamage {
+    /// By rising position, without overlaps.
+    stretches: OnceLock<Box<Mutex<Vec<Damaged>>>>,
+}
+
+impl KnownDamage {
+    /// Notes a stretch. What is already known of the same bytes is replaced.
+    pub(crate) fn note(&self, damaged: Damaged) {
+        let stretches = self.stretches.get_or_init(Box::default);
+        let mut stretches = stretches.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = damaged.position.saturating_add(damaged.bytes);
+        stretches.retain(|known| known.position >= end || known.position + known.bytes <= damaged.position);
+        let at = stretches.partition_point(|known| known.position < damaged.position);
+        stretches.insert(at, damaged);
+    }
+
+    /// Forgets what reaches past a cut at `position`.
+    pub(crate) fn cut(&self, position: u64) {
+        if let Some(stretches) = self.stretches.get() {
+            let mut stretches = stretches.lock().unwrap_or_else(PoisonError::into_inner);
+            stretches.retain(|known| known.position < position);
+        }
+    }
+
+    /// The first stretch that ends behind `position`.
+    pub(crate) fn next_from(&self, position: u64) -> Option<Damaged> {
+        let stretches = self.stretches.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        stretches.iter().find(|known| known.position.saturating_add(known.bytes) > position).cloned()
+    }
+
+    /// All of it, by rising position.
+    pub(crate) fn all(&self) -> Vec<Damaged> {
+        let Some(stretches) = self.stretches.get() else { return Vec::new() };
+        stretches.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
