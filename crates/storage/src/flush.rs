@@ -17,6 +17,7 @@ use crate::log::{Log, write_epochs};
 use crate::names::SegmentFile;
 use crate::reader::Shared;
 use crate::segment::{Place, Segment};
+use crate::state_file::{FlushMark, StateFile};
 use crate::{LeaderEpoch, Offset};
 
 /// A segment that no longer grows and is not synced yet.
@@ -72,7 +73,10 @@ pub struct FlushJob {
     place: Place,
     shared: Arc<Shared>,
     control: Arc<JobControl>,
+    state: Arc<StateFile>,
     upto: Offset,
+    /// The flush mark once it is done.
+    mark: FlushMark,
     sealed: Vec<Sealed>,
     active: Option<(Arc<Segment>, Arc<dyn File>)>,
     /// The count of directory changes this job makes durable, if there were any.
@@ -110,6 +114,13 @@ struct Checkpointed {
     failed: Option<IoError>,
 }
 
+impl Checkpointed {
+    /// Whether everything below is there that follows from the batches.
+    fn is_complete(&self) -> bool {
+        self.failed.is_none() && !self.left_epochs
+    }
+}
+
 impl FlushJob {
     /// What will be durable: all offsets below.
     pub fn upto(&self) -> Offset {
@@ -121,9 +132,13 @@ impl FlushJob {
         let synced = self.sync_data().map_err(|error| {
             let fence = Fence::SyncFailed(error.to_string());
             self.shared.close(fence.clone());
+            self.state.note_sync_failed(&self.place);
             fence
         });
         let checkpoint = synced.is_ok().then(|| self.write_checkpoint()).flatten();
+        if synced.is_ok() {
+            self.write_mark(checkpoint.as_ref());
+        }
         let sealed = self.sealed.into_iter().map(|sealed| sealed.segment).collect();
         let Self { control, upto, directory, .. } = self;
         FlushDone { control, upto, sealed, directory, synced, checkpoint }
@@ -139,6 +154,15 @@ impl FlushJob {
             self.place.sync_dir()?;
         }
         Ok(())
+    }
+
+    /// Puts down what is durable now. That itself is made durable where it costs little beside the rest: after a roll, for
+    /// a mark in an old segment says nothing of the later ones, and in a checkpoint.
+    fn write_mark(&self, checkpoint: Option<&Checkpointed>) {
+        let complete = checkpoint.is_some_and(Checkpointed::is_complete);
+        let durably = checkpoint.is_some() || !self.sealed.is_empty();
+        let still = || self.control.lowest_end() >= self.upto;
+        self.state.mark(&self.place, self.mark, complete.then_some(self.upto), durably, still);
     }
 
     fn write_checkpoint(&self) -> Option<Checkpointed> {
@@ -226,6 +250,9 @@ impl Log {
         if flushed == self.end() {
             // Nothing unsynced is left in it: an idle log holds no descriptor beyond the bound.
             self.active.file = None;
+            if checkpoint.is_some() {
+                self.state.release();
+            }
         }
         let Some(Checkpointed { written, epochs, left_epochs, failed }) = checkpoint else { return Ok(flushed) };
         self.sealed.retain(|kept| !has(&written, kept));
@@ -237,10 +264,7 @@ impl Log {
             return Ok(flushed);
         }
         let complete = self.sealed.first().map_or(upto, |kept| kept.segment.base().min(upto));
-        if complete > self.recovery_point {
-            self.recovery_point = complete;
-            self.state.mark(&*self.place.fs, complete);
-        }
+        self.recovery_point = self.recovery_point.max(complete);
         Ok(flushed)
     }
 
@@ -277,6 +301,7 @@ impl Log {
         for job in self.jobs.drain(..).filter_map(|job| job.upgrade()) {
             job.lower(Offset(i64::MIN));
         }
+        self.state.wait_for_marks();
     }
 
     fn has_job(&mut self) -> bool {
@@ -310,7 +335,9 @@ impl Log {
             place: self.place.clone(),
             shared: self.shared.clone(),
             control: self.job_control(),
+            state: self.state.clone(),
             upto: self.end(),
+            mark: self.active.mark(self.end()),
             sealed,
             active: self.active.file.clone().map(|file| (self.active.segment.clone(), file)),
             directory: Some(self.directory_changes).filter(|changes| *changes > self.directory_synced),
@@ -326,3 +353,6 @@ impl Log {
         control
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::batch::{self, BatchError, BatchHeader, TimestampType};
+use crate::batch::{self, BatchError, BatchHeader, HEADER_BYTES, TimestampType};
 use crate::check::CheckedBatch;
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
@@ -24,7 +24,7 @@ use crate::producers::{ProducerTable, Sequence};
 use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::{Place, Segment};
-use crate::state_file::{LogState, StateFile};
+use crate::state_file::{FlushMark, LogState, StateFile};
 use crate::truncation::remove_index_files;
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId};
 
@@ -40,7 +40,7 @@ pub struct Log {
     pub(crate) place: Place,
     pub(crate) options: LogOptions,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) state: StateFile,
+    pub(crate) state: Arc<StateFile>,
     pub(crate) active: Active,
     /// Segments before the active one that are not synced yet, oldest first.
     pub(crate) sealed: Vec<Sealed>,
@@ -64,12 +64,41 @@ pub struct Log {
     pub(crate) lock: Option<Box<dyn DirLock>>,
 }
 
+/// The last batch of a segment that grows, by which the flush mark is told from a foreign one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastBatch {
+    /// Where it begins; where the segment ends if there is none.
+    pub(crate) position: u64,
+    /// Its first bytes, zeros behind a shorter one; zeros if there is none.
+    pub(crate) header: [u8; HEADER_BYTES],
+}
+
+impl LastBatch {
+    /// There is none, at this position.
+    pub(crate) fn none(position: u64) -> Self {
+        Self { position, header: [0; HEADER_BYTES] }
+    }
+
+    /// The batch at this position, whose bytes these are or begin with.
+    fn of(position: u64, bytes: &[u8], header: &BatchHeader) -> Self {
+        if let Some(header) = bytes.first_chunk().filter(|_| header.total_bytes() >= HEADER_BYTES) {
+            return Self { position, header: *header };
+        }
+        let mut last = Self::none(position);
+        for (to, from) in last.header.iter_mut().zip(bytes.iter().take(header.total_bytes())) {
+            *to = *from;
+        }
+        last
+    }
+}
+
 /// The segment that appends go to.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) segment: Arc<Segment>,
     pub(crate) indexes: IndexWriter,
     pub(crate) len: u64,
+    pub(crate) last: LastBatch,
     /// Its file, from the first append after a sync to the sync of the last.
     pub(crate) file: Option<Arc<dyn File>>,
     /// The largest timestamp of its first batch, by which it ages.
@@ -83,7 +112,20 @@ impl Active {
         let indexes = IndexWriter::new(segment.base(), options.index_interval_bytes);
         segment.set_indexes(Indexes::Memory(indexes.indexes().clone()));
         segment.publish(0, TimestampMs::NONE);
-        Self { segment, indexes, len: 0, file: None, first_timestamp: None, since: None }
+        let last = LastBatch::none(0);
+        Self { segment, indexes, len: 0, last, file: None, first_timestamp: None, since: None }
+    }
+
+    /// The flush mark once everything up to the end of the log is synced.
+    pub(crate) fn mark(&self, end: Offset) -> FlushMark {
+        FlushMark {
+            segment_base: self.segment.base(),
+            batch_position: self.last.position,
+            position: self.len,
+            // A segment that begins behind a gap begins above the end, until it has a batch.
+            offset: end.max(self.segment.base()),
+            header: self.last.header,
+        }
     }
 
     fn publish(&self) {
@@ -222,7 +264,7 @@ impl Log {
         let (stamped, rest) = batch.stamped(first, epoch);
         let position = self.active.len;
         self.write(&mut [IoSlice::new(&stamped), IoSlice::new(rest)], bytes)?;
-        self.admit(position, &BatchHeader::decode(&stamped), now);
+        self.admit(position, &stamped, &BatchHeader::decode(&stamped), now);
         self.active.publish();
         if let Some(producer) = &producer {
             self.producers.record(producer, first..=last);
@@ -413,10 +455,12 @@ impl Log {
         let report = CloseReport { end: self.end(), start: self.start() };
         let clean = LogState {
             clean: true,
+            sync_failed: false,
             log_start: report.start,
             recovery_point: report.end,
             end: report.end,
             topic_id: self.topic_id,
+            mark: Some(self.active.mark(report.end)),
         };
         if self.state.last() == Some(clean) && self.epochs_version == self.epochs_written {
             return Ok(report);
@@ -426,7 +470,7 @@ impl Log {
         IndexWriter::write_files(&self.place, self.active.segment.base(), self.active.indexes.indexes())?;
         let snapshot = self.place.path(report.end, SegmentFile::ProducerSnapshot);
         checkpoint::replace_file(&*self.place.fs, &snapshot, &self.producers.encode_snapshot())?;
-        self.state.record(&*self.place.fs, clean)?;
+        self.state.record(&self.place, clean)?;
         Ok(report)
     }
 
@@ -456,14 +500,26 @@ impl Log {
         if self.state.last().is_some_and(|state| !state.clean) {
             return Ok(());
         }
-        self.record_state(self.start(), self.recovery_point)
+        self.record_state(self.start(), self.recovery_point, self.flush_mark())
+    }
+
+    /// The flush mark as it stands in the state file; where everything is synced, at the end.
+    pub(crate) fn flush_mark(&self) -> Option<FlushMark> {
+        let known = self.state.last().and_then(|state| state.mark);
+        if self.flushed() >= self.end() { Some(self.active.mark(self.end())) } else { known }
     }
 
     /// Writes the state file durably. A failed sync closes the log.
-    pub(crate) fn record_state(&mut self, log_start: Offset, recovery_point: Offset) -> Result<(), IoError> {
-        let state = LogState { clean: false, log_start, recovery_point, end: self.end(), topic_id: self.topic_id };
+    pub(crate) fn record_state(
+        &mut self,
+        log_start: Offset,
+        recovery_point: Offset,
+        mark: Option<FlushMark>,
+    ) -> Result<(), IoError> {
+        let (end, topic_id) = (self.end(), self.topic_id);
+        let state = LogState { clean: false, sync_failed: false, log_start, recovery_point, end, topic_id, mark };
         let was_clean = self.state.last().is_none_or(|last| last.clean);
-        let recorded = self.state.record(&*self.place.fs, state);
+        let recorded = self.state.record(&self.place, state);
         recorded.inspect_err(|error| self.close_if_sync_failed(error))?;
         if was_clean {
             // Durable with the next sync of the directory, and so before the recovery point moves past this segment.
@@ -477,6 +533,7 @@ impl Log {
     /// on any more.
     pub(crate) fn close_if_sync_failed(&self, error: &IoError) {
         if error.verb.starts_with("sync") {
+            self.state.note_sync_failed(&self.place);
             self.shared.close(Fence::SyncFailed(error.to_string()));
         }
     }
@@ -549,7 +606,8 @@ impl Log {
         let mut position = self.active.len;
         self.write(&mut [IoSlice::new(slice)], slice.len() as u64)?;
         for batch in &group.batches {
-            self.admit(position, &batch.header, now);
+            let header = slice.get(batch.position.saturating_sub(group.start)..).unwrap_or_default();
+            self.admit(position, header, &batch.header, now);
             position += batch.header.total_bytes() as u64;
         }
         self.active.publish();
@@ -585,7 +643,8 @@ impl Log {
     }
 
     /// Takes a batch that was written into indexes and ages.
-    fn admit(&mut self, position: u64, header: &BatchHeader, now: TimestampMs) {
+    fn admit(&mut self, position: u64, bytes: &[u8], header: &BatchHeader, now: TimestampMs) {
+        self.active.last = LastBatch::of(position, bytes, header);
         self.active.indexes.add(position, header);
         if position == 0 {
             self.active.first_timestamp = Some(header.max_timestamp());
@@ -645,7 +704,7 @@ impl Log {
             FlushError::Closed(fence) => AppendError::Closed(fence),
         })?;
         self.recovery_point = first;
-        self.record_state(self.start(), first)?;
+        self.record_state(self.start(), first, self.flush_mark())?;
         Ok(())
     }
 

@@ -34,7 +34,10 @@ impl OpenFiles {
     /// Makes room for a slot that was just filled.
     fn admit(&self, slot: &Arc<FileSlot>) {
         let mut slots = relock(&self.inner.slots);
-        slots.push_back(Arc::downgrade(slot));
+        // It may be there still, from before it was released.
+        if !slot.queued.swap(true, Ordering::Relaxed) {
+            slots.push_back(Arc::downgrade(slot));
+        }
         // Twice around is enough: the first round takes every second chance away.
         let mut tries = slots.len() * 2;
         while slots.len() > self.inner.max && tries > 0 {
@@ -44,6 +47,7 @@ impl OpenFiles {
             if oldest.used.swap(false, Ordering::Relaxed) {
                 slots.push_back(front);
             } else {
+                oldest.queued.store(false, Ordering::Relaxed);
                 *relock(&oldest.file) = None;
             }
         }
@@ -69,6 +73,8 @@ impl fmt::Debug for OpenFiles {
 pub(crate) struct FileSlot {
     file: Mutex<Option<Arc<dyn File>>>,
     used: AtomicBool,
+    /// Whether it is among the slots of its bound; changed under their lock.
+    queued: AtomicBool,
 }
 
 impl FileSlot {
@@ -89,6 +95,11 @@ impl FileSlot {
         // After the slot's lock is let go: making room takes the locks of other slots.
         bound.admit(self);
         Ok(file)
+    }
+
+    /// Closes the file, for whoever needs it next to open it again.
+    pub(crate) fn release(&self) {
+        *relock(&self.file) = None;
     }
 
     #[cfg(test)]
@@ -124,6 +135,22 @@ mod tests {
         assert!(slots[3].is_open(), "it is the newest");
         slots[1].get(&bound, open).unwrap();
         assert!(slots[1].is_open());
+    }
+
+    #[test]
+    fn a_released_file_is_opened_again_and_counts_once() {
+        let fs = SimFs::new(1);
+        let open = || fs.open(Path::new("/file"), OpenMode::Truncate);
+        let bound = OpenFiles::bounded(2);
+        let slots: Vec<Arc<FileSlot>> = (0..2).map(|_| Arc::default()).collect();
+        slots[0].get(&bound, open).unwrap();
+        for _ in 0..5 {
+            slots[1].get(&bound, open).unwrap();
+            slots[1].release();
+            assert!(!slots[1].is_open());
+        }
+        slots[1].get(&bound, open).unwrap();
+        assert!(slots[0].is_open() && slots[1].is_open());
     }
 
     #[test]

@@ -144,6 +144,11 @@ impl Segment {
         self.file.get(&self.place.open_files, open).context("open", &self.path())
     }
 
+    /// Closes its data file until it is next used.
+    pub(crate) fn release_file(&self) {
+        self.file.release();
+    }
+
     /// Creates its data file, empty. A leftover of the same name that is no part of the log is removed first.
     pub(crate) fn create_file(&self) -> Result<(), IoError> {
         let path = self.path();

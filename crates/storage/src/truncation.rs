@@ -6,8 +6,8 @@ use crate::Offset;
 use crate::epochs::EpochHistory;
 use crate::error::{AppendError, Damaged, Fence, ReadError, TruncateError};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
-use crate::io::{IoContext, IoError};
-use crate::log::{Active, Log, is_out_of_room, write_epochs};
+use crate::io::{FileExt, IoContext, IoError};
+use crate::log::{Active, LastBatch, Log, is_out_of_room, write_epochs};
 use crate::names::SegmentFile;
 use crate::producers::ProducerTable;
 use crate::scan::{Found, Walk};
@@ -89,7 +89,12 @@ impl Log {
         let (kept, removed) = segments.split_below(segment.base().next());
         let bytes = segment.len() - position + removed.all().iter().map(|segment| segment.len()).sum::<u64>();
 
-        self.record_state(self.start(), self.recovery_point.min(kept_end))?;
+        let mark = self.state.last().and_then(|state| state.mark).map(|known| {
+            let kept = active.mark(kept_end);
+            if known.offset > kept.offset { kept } else { known }
+        });
+        self.lower_jobs(kept_end);
+        self.record_state(self.start(), self.recovery_point.min(kept_end), mark)?;
         let done = self.half_done_closes(|log| {
             let side_files = log.side_files.clone();
             let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +165,7 @@ impl Log {
         if to <= start {
             return Ok(start);
         }
-        self.record_state(to, self.recovery_point)?;
+        self.record_state(to, self.recovery_point, self.flush_mark())?;
         self.shared.set_start(to);
         if self.epochs.truncate_from_start(to) {
             self.epochs_changed();
@@ -175,7 +180,8 @@ impl Log {
         let removed = self.shared.segments();
         // A start that moves up moves before the files go, one that moves down after: a crash in between neither gives
         // offsets again nor brings records back that were below the start.
-        self.record_state(self.start().max(start), self.recovery_point.min(base))?;
+        self.lower_jobs(Offset(i64::MIN));
+        self.record_state(self.start().max(start), self.recovery_point.min(base), None)?;
         let done = self.half_done_closes(|log| {
             let side_files = log.side_files.clone();
             let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +204,8 @@ impl Log {
             log.write_epochs()?;
             log.producers = ProducerTable::new(log.options.max_producer_ids);
             log.recovery_point = base;
-            log.record_state(start, base)?;
+            let mark = Some(log.active.mark(base));
+            log.record_state(start, base, mark)?;
             Ok(())
         });
         done?;
@@ -230,11 +237,17 @@ impl Log {
         })
     }
 
-    /// Nothing from `end` on counts as flushed any more, by this log or by a job under way.
-    fn lower_marks(&mut self, end: Offset) {
+    /// What jobs under way sync from `end` on counts for nothing. Before the lowered mark is recorded: none of them may
+    /// raise it again.
+    fn lower_jobs(&self, end: Offset) {
         for job in self.jobs.iter().filter_map(std::sync::Weak::upgrade) {
             job.lower(end);
         }
+    }
+
+    /// Nothing from `end` on counts as flushed any more, by this log or by a job under way.
+    fn lower_marks(&mut self, end: Offset) {
+        self.lower_jobs(end);
         self.recovery_point = self.recovery_point.min(end.max(Offset::ZERO));
         self.shared.set_flushed(self.shared.flushed().min(end.max(Offset::ZERO)));
     }
@@ -293,6 +306,7 @@ pub(crate) fn resume(
 ) -> Result<Active, ReadError> {
     let mut writer = IndexWriter::resume(indexes, segment.base(), len, options.index_interval_bytes);
     let mut first_timestamp = None;
+    let mut last = LastBatch::none(len);
     if len > 0 {
         let file = segment.file()?;
         if let Found::Batch(_, header) = Walk::small(&*file, 0, len).next_header().context("read", &segment.path())? {
@@ -300,11 +314,16 @@ pub(crate) fn resume(
         }
         let from = writer.indexes().offsets.last().map_or(0, |last| u64::from(last.position));
         let mut walk = Walk::new(&*file, from, len);
-        while let Found::Batch(_, header) = walk.next_header().context("read", &segment.path())? {
+        while let Found::Batch(position, header) = walk.next_header().context("read", &segment.path())? {
             writer.note(&header);
+            last.position = position;
         }
+        // As it stands there: a batch may be shorter than what is kept of it, and nothing behind it belongs to it.
+        let kept = last.header.len().min(usize::try_from(len - last.position).unwrap_or(usize::MAX));
+        let header = last.header.get_mut(..kept).unwrap_or_default();
+        file.read_full_at(header, last.position).context("read", &segment.path())?;
     }
-    Ok(Active { segment: segment.clone(), indexes: writer, len, file: None, first_timestamp, since: None })
+    Ok(Active { segment: segment.clone(), indexes: writer, len, last, file: None, first_timestamp, since: None })
 }
 
 impl From<ReadError> for TruncateError {

@@ -43,7 +43,7 @@ pub use report::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedFie
 
 /// Opens the log in a directory that is there.
 pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
-    let mut state = StateFile::load(&*place.fs, &place.dir)?;
+    let state = StateFile::load(&place)?;
     let topic_id = match read_topic_id(&*place.fs, &place.dir) {
         Ok(topic_id) => topic_id.unwrap_or(TopicId::ZERO),
         // The data root judges that file. Here it only guards against a state file that was copied along.
@@ -57,7 +57,7 @@ pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Resul
     }
     let tidied = tidy(&place)?;
     let mut opening = Opening::new(place, options, tidied)?;
-    opening.run(&mut state, hints)?;
+    opening.run(&state, hints)?;
     opening.into_log(state, topic_id)
 }
 
@@ -118,7 +118,7 @@ impl Opening {
     }
 
     /// A state file of ours beats the root's hints, which may be older; without one they serve.
-    fn run(&mut self, state: &mut StateFile, hints: OpenHints) -> Result<(), OpenError> {
+    fn run(&mut self, state: &StateFile, hints: OpenHints) -> Result<(), OpenError> {
         let was_clean = hints.clean == Some(true);
         // We mark the root after the logs. A root that was closed well around a log that was not is another program's:
         // it recovered the log, and may have removed segments and left gaps since.
@@ -513,7 +513,7 @@ impl Opening {
         Ok(())
     }
 
-    fn into_log(mut self, mut state: StateFile, topic_id: TopicId) -> Result<(Log, RecoveryReport), OpenError> {
+    fn into_log(mut self, state: StateFile, topic_id: TopicId) -> Result<(Log, RecoveryReport), OpenError> {
         let Some(active) = self.active.take() else { unreachable!("every way to open a log ends with a segment") };
         let mut epochs = self.epochs.take().unwrap_or_default();
         epochs.truncate_from_end(self.end);
@@ -542,8 +542,15 @@ impl Opening {
         if !self.report.clean && state.last().is_some() {
             state.forget_durability();
             let (log_start, recovery_point, end) = (self.start, self.recovery_point, self.end);
-            let found = LogState { clean: false, log_start, recovery_point, end, topic_id };
-            state.record(&*self.place.fs, found)?;
+            // Either the last stop was clean, or the scan synced it.
+            let mark = Some(active.mark(end));
+            let found = LogState { clean: false, sync_failed: false, log_start, recovery_point, end, topic_id, mark };
+            state.record(&self.place, found)?;
+        }
+        // A log that nobody uses holds no file open.
+        state.release();
+        for segment in &self.segments {
+            segment.release_file();
         }
 
         self.report.start = self.start;
@@ -557,7 +564,7 @@ impl Opening {
             place: self.place,
             options: self.options,
             shared: Arc::new(shared),
-            state,
+            state: Arc::new(state),
             active,
             directory_changes: 0,
             sealed: self.unwritten,
