@@ -7,6 +7,7 @@
 //! recovery-point-offset-checkpoint    per partition: everything below is synced
 //! log-start-offset-checkpoint         per partition: nothing below is served
 //! replication-offset-checkpoint       per partition: high watermark
+//! cleaner-offset-checkpoint           per partition: everything below is compacted
 //! books-0/ books-1/ ...               partitions
 //! books-2.<32 hex>-delete/            to be removed; also -stray, -future
 //! ```
@@ -35,9 +36,10 @@ const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";
 const RECOVERY_POINTS_FILE: &str = "recovery-point-offset-checkpoint";
 const LOG_STARTS_FILE: &str = "log-start-offset-checkpoint";
 const HIGH_WATERMARKS_FILE: &str = "replication-offset-checkpoint";
+const CLEANER_OFFSETS_FILE: &str = "cleaner-offset-checkpoint";
 
-/// Files of Kafka's that are known and not read here.
-const OTHER_KAFKA_FILES: [&str; 2] = ["cleaner-offset-checkpoint", "bootstrap.checkpoint"];
+/// A file of Kafka's that is known and not read here.
+const OTHER_KAFKA_FILE: &str = "bootstrap.checkpoint";
 /// Directories of Kafka's that are no partitions of ours, whatever their names look like.
 const OTHER_KAFKA_DIRS: [&str; 2] = ["__cluster_metadata-0", "remote-log-index-cache"];
 /// What the broker keeps beside the partitions begins with this.
@@ -66,6 +68,8 @@ pub struct OpenHints {
     pub recovery_point: Option<Offset>,
     /// Nothing below this offset may be served; `None` if there is no line for the log.
     pub log_start: Option<Offset>,
+    /// Everything below this offset was compacted; `None` if there is no line for the log.
+    pub cleaner_offset: Option<Offset>,
 }
 
 /// A partition's directory that was there when the root was opened.
@@ -129,6 +133,7 @@ struct RootState {
     recovery_points: Checkpoint,
     log_starts: Checkpoint,
     high_watermarks: Checkpoint,
+    cleaner_offsets: Checkpoint,
     /// Whether a write has failed: what is on disk may be older than callers think, so no clean stop.
     write_failed: bool,
 }
@@ -151,6 +156,7 @@ impl DataDir {
             recovery_points: load(RECOVERY_POINTS_FILE)?,
             log_starts: load(LOG_STARTS_FILE)?,
             high_watermarks: load(HIGH_WATERMARKS_FILE)?,
+            cleaner_offsets: load(CLEANER_OFFSETS_FILE)?,
             write_failed: false,
         };
         let root = Self {
@@ -193,6 +199,7 @@ impl DataDir {
             clean: Some(self.was_clean),
             recovery_point: state.recovery_points.entries.get(topic_partition).copied(),
             log_start: state.log_starts.entries.get(topic_partition).copied(),
+            cleaner_offset: state.cleaner_offsets.entries.get(topic_partition).copied(),
         }
     }
 
@@ -267,6 +274,11 @@ impl DataDir {
         self.write(offsets, |state| &mut state.high_watermarks)
     }
 
+    /// Writes how far logs are compacted. Partitions that are not given keep their line.
+    pub fn write_cleaner_offsets(&self, offsets: &BTreeMap<TopicPartition, Offset>) -> Result<(), CheckpointError> {
+        self.write(offsets, |state| &mut state.cleaner_offsets)
+    }
+
     /// Renames a partition's directory to what [`DataDir::remove_dir_tree`] takes, durably, and returns the new path.
     /// The partition's lines in the checkpoints go first. A deletion cut short is finished after the next opening.
     pub fn mark_for_deletion(&self, dir: &Path) -> Result<PathBuf, PartitionDirError> {
@@ -320,8 +332,8 @@ impl DataDir {
 
     /// Takes a partition out of all checkpoints, durably.
     fn forget(&self, state: &mut RootState, topic_partition: &TopicPartition) -> Result<(), CheckpointError> {
-        let RootState { recovery_points, log_starts, high_watermarks, write_failed } = state;
-        for checkpoint in [recovery_points, log_starts, high_watermarks] {
+        let RootState { recovery_points, log_starts, high_watermarks, cleaner_offsets, write_failed } = state;
+        for checkpoint in [recovery_points, log_starts, high_watermarks, cleaner_offsets] {
             let forgotten = checkpoint.forget(&*self.fs, &self.root, topic_partition);
             *write_failed |= forgotten.is_err();
             forgotten?;
@@ -393,7 +405,9 @@ impl Checkpoint {
             }
         };
         // Kafka writes at least "0\n0\n". Less is what a power cut leaves; it reads as "no entries", and is worth a word.
-        let cut_short = fs.metadata(&path).is_ok_and(|metadata| metadata.len < 4);
+        // (The cleaner's it creates empty.)
+        let is_new = |len| file == CLEANER_OFFSETS_FILE && len == 0;
+        let cut_short = fs.metadata(&path).is_ok_and(|metadata| metadata.len < 4 && !is_new(metadata.len));
         if cut_short {
             warnings.push(DataDirWarning { path, what: "ignored: it is cut short".to_owned() });
         }
@@ -541,8 +555,9 @@ fn is_known_file(name: &str) -> bool {
         RECOVERY_POINTS_FILE,
         LOG_STARTS_FILE,
         HIGH_WATERMARKS_FILE,
+        CLEANER_OFFSETS_FILE,
     ];
-    ours.contains(&name) || OTHER_KAFKA_FILES.contains(&name) || name.starts_with(OWN_FILE_PREFIX)
+    ours.contains(&name) || name == OTHER_KAFKA_FILE || name.starts_with(OWN_FILE_PREFIX)
 }
 
 fn exists(fs: &dyn Fs, path: &Path) -> Result<bool, IoError> {

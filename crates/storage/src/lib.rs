@@ -53,6 +53,7 @@ mod builder;
 mod check;
 pub mod checkpoint;
 mod checksum;
+mod compaction;
 pub mod compression;
 mod damage;
 pub mod data_dir;
@@ -92,6 +93,7 @@ pub use builder::{BatchBuilder, Record};
 pub use check::{
     BatchRefused, CheckedBatch, CorruptBatch, InvalidBatch, Origin, ProduceRules, RECORD_ERRORS_MAX, RecordError,
 };
+pub use compaction::{CompactionMemory, CompactionOptions};
 pub use compression::Codec;
 pub use data_dir::OpenHints;
 pub use epochs::{EpochEnd, EpochHistory, InvalidHistory};

@@ -1,6 +1,7 @@
 //! What a log is told: its limits and policies.
 
 use crate::check::ProduceRules;
+use crate::compaction::CompactionOptions;
 use crate::open_files::OpenFiles;
 
 /// When [`crate::Log`] syncs by itself.
@@ -44,6 +45,8 @@ pub struct LogOptions {
     pub retention_ms: i64,
     /// Bytes of log above which the oldest segments may go; -1 keeps all. -1.
     pub retention_bytes: i64,
+    /// How the log is compacted (Kafka's `cleanup.policy` has `compact`); `None` if it is not. `None`.
+    pub compaction: Option<CompactionOptions>,
     /// When appends sync by themselves. [`FlushPolicy::None`].
     pub flush: FlushPolicy,
     /// Milliseconds between the moment a segment leaves the log and its files' removal, for readers. One minute.
@@ -69,6 +72,7 @@ impl Default for LogOptions {
             retention: true,
             retention_ms: 7 * 24 * 60 * 60 * 1000,
             retention_bytes: -1,
+            compaction: None,
             flush: FlushPolicy::None,
             file_delete_delay_ms: 60_000,
             rules: ProduceRules::default(),
@@ -113,7 +117,7 @@ impl LogOptions {
         if self.max_producer_ids == 0 {
             return invalid("max_producer_ids", "at least 1");
         }
-        Ok(())
+        self.compaction.as_ref().map_or(Ok(()), CompactionOptions::validate)
     }
 }
 

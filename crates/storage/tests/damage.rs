@@ -369,7 +369,8 @@ fn s16_old_checkpoints_of_the_root_do_not_bring_anything_back() {
     drop(log);
     for (recovery_point, log_start) in [(0, 0), (3, 2), (1 << 40, 0), (5, 1 << 40)] {
         let (recovery_point, log_start) = (Some(Offset(recovery_point)), Some(Offset(log_start)));
-        let (log, _) = open_hinted(&fs, &small(), OpenHints { clean: None, recovery_point, log_start });
+        let (log, _) =
+            open_hinted(&fs, &small(), OpenHints { clean: None, recovery_point, log_start, ..OpenHints::default() });
         assert_eq!((log.start(), log.end()), (start, Offset(20)), "a state file of ours beats the root's");
     }
 }
@@ -616,7 +617,8 @@ fn what_another_program_left_is_kept_with_its_gaps() {
         let kept = |offset: i64| (bases[2]..bases[3]).contains(&offset) || offset >= bases[4];
         let mut expected: Vec<_> = before.into_iter().filter(|(offset, _)| kept(*offset)).collect();
         let log_start = Some(Offset(bases[2]));
-        let mut hints = OpenHints { clean: Some(was_ours), recovery_point: log_start, log_start };
+        let mut hints =
+            OpenHints { clean: Some(was_ours), recovery_point: log_start, log_start, ..OpenHints::default() };
         for round in 0..3 {
             let (mut log, report) = open_hinted(&fs, &small(), hints);
             assert!(!report.clean && report.cut.is_none(), "round {round}: {report:?}");

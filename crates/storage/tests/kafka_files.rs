@@ -414,9 +414,12 @@ fn logs_of_kafka_are_opened_and_go_on() {
             // A record is appended in each round.
             for round in 0..3 {
                 let hints = match round {
-                    0 => {
-                        OpenHints { clean: Some(clean), recovery_point: clean.then_some(Offset(end)), log_start: None }
-                    }
+                    0 => OpenHints {
+                        clean: Some(clean),
+                        recovery_point: clean.then_some(Offset(end)),
+                        log_start: None,
+                        ..OpenHints::default()
+                    },
                     _ => OpenHints::default(),
                 };
                 let options = LogOptions { segment_bytes: 1500, ..LogOptions::default() };

@@ -45,6 +45,7 @@ fn prepared() -> SimFs {
     data.write_recovery_points(&offsets(&[("books", 0, 100), ("books", 1, 200)])).unwrap();
     data.write_log_starts(&offsets(&[("books", 0, 10)])).unwrap();
     data.write_high_watermarks(&offsets(&[("books", 0, 90), ("books", 1, 190)])).unwrap();
+    data.write_cleaner_offsets(&offsets(&[("books", 0, 70)])).unwrap();
     data.close_clean(42).unwrap();
     fs
 }
@@ -79,7 +80,12 @@ fn everything_comes_back_after_a_clean_stop() {
     };
     assert_eq!(data.partitions(), [found(0), found(1)]);
     let hints = data.hints(&tp("books", 0));
-    let expected = OpenHints { clean: Some(true), recovery_point: Some(Offset(100)), log_start: Some(Offset(10)) };
+    let expected = OpenHints {
+        clean: Some(true),
+        recovery_point: Some(Offset(100)),
+        log_start: Some(Offset(10)),
+        cleaner_offset: Some(Offset(70)),
+    };
     assert_eq!(hints, expected);
     assert_eq!(data.hints(&tp("books", 1)).log_start, None);
     assert_eq!(data.high_watermark(&tp("books", 1)), Some(Offset(190)));
@@ -318,7 +324,12 @@ fn roots_of_real_brokers_are_opened() {
     assert_eq!(report.cluster_id.as_deref(), Some("AAAAAAAAAAAAAAAAAAAAAQ"));
     let id: TopicId = "i5Pgc-vvT76fN57cRWnDqw".parse().unwrap();
     assert_eq!(data.partitions()[0].topic_id, Some(id));
-    let expected = OpenHints { clean: Some(true), recovery_point: Some(Offset(250)), log_start: Some(Offset(137)) };
+    let expected = OpenHints {
+        clean: Some(true),
+        recovery_point: Some(Offset(250)),
+        log_start: Some(Offset(137)),
+        ..OpenHints::default()
+    };
     assert_eq!(data.hints(&tp("delrec-pending", 0)), expected);
     assert_eq!(data.high_watermark(&tp("delrec-pending", 0)), Some(Offset(250)));
 
