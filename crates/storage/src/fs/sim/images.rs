@@ -11,37 +11,35 @@ use super::{Disk, DiskState, Process, SimFs};
 /// Writes reach the disk by whole sectors.
 const SECTOR_BYTES: usize = 512;
 
-/// At most so many images stop at one place in the order of all changes.
-const ORDERED_IMAGES_MAX: usize = 8;
+/// Up to so many changes of directories, all sets of them are among the plans; beyond, each alone and each left out.
+const ENTRIES_COMBINED_MAX: usize = 4;
+
+/// So many plans are tried for each image asked for: some give a disk that another gave.
+const PLANS_PER_IMAGE: usize = 3;
 
 impl SimFs {
     /// Up to `max` different disks that a power cut at this moment may leave behind: first the corners (nothing that was
-    /// not synced survives; everything does; only entries or only content do; lengths do but bytes do not; everything up
-    /// to some change and nothing after it, the last write torn), then ones drawn with `seed`.
+    /// not synced survives; everything does; only entries or only content do; lengths do but bytes do not), then in turns
+    /// those of three kinds: everything up to some change and nothing after it, the last write torn; all content, but
+    /// only some of the changes of directories (each set of them if they are few, else each alone and each left out); and
+    /// ones drawn with `seed`, which also says where each kind begins.
     ///
     /// Each is a machine started again: all that is there is durable, nothing is locked, no faults wait. The original is
     /// not touched. Equal arguments on equal disks give equal images.
     pub fn images(&self, max: usize, seed: u64) -> Vec<Self> {
-        let mut order = Vec::new();
-        collect_sequences(&self.disk.root, &mut order);
-        order.sort_unstable();
-        order.dedup();
+        let mut pending = Pending::default();
+        pending.collect(&self.disk.root);
+        pending.all.sort_unstable();
+        pending.all.dedup();
+        pending.entries.sort_unstable();
+        pending.entries.dedup();
 
         let mut random = Random::new(seed);
-        let mut plans = vec![Plan::Nothing, Plan::Everything, Plan::Entries, Plan::Content, Plan::Lengths];
-        let step = order.len().div_ceil(ORDERED_IMAGES_MAX).max(1);
-        plans.extend(order.iter().step_by(step).map(|&last| Plan::UpTo { last, random: random.fork() }));
-        if order.is_empty() {
-            plans.truncate(1);
-        }
-        while plans.len() < max && !order.is_empty() {
-            let random = random.fork();
-            plans.push(if plans.len() % 3 == 0 { Plan::EachUpTo { random } } else { Plan::drawn(random) });
-        }
-
+        let mut plans = Plans::new(&pending, &mut random);
         let mut seen = Vec::new();
         let mut images = Vec::new();
-        for plan in plans.into_iter().take(max) {
+        for _ in 0..max.saturating_mul(PLANS_PER_IMAGE) {
+            let Some(plan) = plans.next(&mut random).filter(|_| images.len() < max) else { break };
             let mut builder = Builder { plan, made: BTreeMap::new(), fingerprint: DefaultHasher::new(), used_bytes: 0 };
             let root = builder.build(&self.disk.root);
             let fingerprint = builder.fingerprint.finish();
@@ -69,6 +67,78 @@ impl SimFs {
     }
 }
 
+/// The numbers of all changes that no sync has made durable.
+#[derive(Default)]
+struct Pending {
+    all: Vec<u64>,
+    /// Those of directories.
+    entries: Vec<u64>,
+}
+
+/// The plans for images, one after the other.
+struct Plans {
+    corners: std::vec::IntoIter<Plan>,
+    ordered: std::vec::IntoIter<Plan>,
+    sets: std::vec::IntoIter<Plan>,
+    drawn: usize,
+    nothing_pending: bool,
+}
+
+impl Plans {
+    fn new(pending: &Pending, random: &mut Random) -> Self {
+        let nothing_pending = pending.all.is_empty();
+        let mut corners = vec![Plan::Nothing];
+        if !nothing_pending {
+            corners.extend([Plan::Everything, Plan::Entries, Plan::Content, Plan::Lengths]);
+        }
+        let mut ordered: Vec<Plan> =
+            pending.all.iter().map(|&last| Plan::UpTo { last, random: random.fork() }).collect();
+        let mut sets: Vec<Plan> =
+            entry_sets(&pending.entries).into_iter().map(|surviving| Plan::EntrySet { surviving }).collect();
+        random.shuffle(&mut ordered);
+        random.shuffle(&mut sets);
+        Self {
+            corners: corners.into_iter(),
+            ordered: ordered.into_iter(),
+            sets: sets.into_iter(),
+            drawn: 0,
+            nothing_pending,
+        }
+    }
+
+    fn next(&mut self, random: &mut Random) -> Option<Plan> {
+        if let Some(corner) = self.corners.next() {
+            return Some(corner);
+        }
+        if self.nothing_pending {
+            return None;
+        }
+        self.drawn += 1;
+        let listed = match self.drawn % 3 {
+            0 => None,
+            1 => self.ordered.next().or_else(|| self.sets.next()),
+            _ => self.sets.next().or_else(|| self.ordered.next()),
+        };
+        Some(listed.unwrap_or_else(|| {
+            let random = random.fork();
+            if self.drawn % 4 == 0 { Plan::EachUpTo { random } } else { Plan::drawn(random) }
+        }))
+    }
+}
+
+/// Sets of changes of directories that may be the only ones to survive.
+fn entry_sets(entries: &[u64]) -> Vec<Vec<u64>> {
+    if entries.len() <= ENTRIES_COMBINED_MAX {
+        let bit = |set: usize, at: usize| set >> at & 1 == 1;
+        return (0..1 << entries.len())
+            .map(|set| entries.iter().enumerate().filter(|(at, _)| bit(set, *at)).map(|(_, entry)| *entry).collect())
+            .collect();
+    }
+    let alone = entries.iter().map(|entry| vec![*entry]);
+    let left_out = entries.iter().map(|left| entries.iter().copied().filter(|entry| entry != left).collect());
+    alone.chain(left_out).collect()
+}
+
 /// Which pending changes survive.
 enum Plan {
     Nothing,
@@ -79,6 +149,10 @@ enum Plan {
     Content,
     /// Entries and the lengths of files, but zeros where bytes were written.
     Lengths,
+    /// All content, and of the entries those with these numbers.
+    EntrySet {
+        surviving: Vec<u64>,
+    },
     /// Everything up to the change numbered `last`, which is torn if it is a write.
     UpTo {
         last: u64,
@@ -130,6 +204,7 @@ impl Plan {
         match self {
             Self::Nothing | Self::Content => false,
             Self::Everything | Self::Entries | Self::Lengths | Self::EachUpTo { .. } => true,
+            Self::EntrySet { surviving } => surviving.contains(&sequence),
             Self::UpTo { last, .. } => sequence <= *last,
             Self::Drawn { entry, random, .. } => random.chance(*entry),
         }
@@ -138,7 +213,7 @@ impl Plan {
     fn length_survives(&mut self, sequence: u64) -> bool {
         match self {
             Self::Nothing | Self::Entries => false,
-            Self::Everything | Self::Content | Self::Lengths | Self::EachUpTo { .. } => true,
+            Self::Everything | Self::Content | Self::Lengths | Self::EntrySet { .. } | Self::EachUpTo { .. } => true,
             Self::UpTo { last, .. } => sequence <= *last,
             Self::Drawn { whole, torn, random, .. } => random.chance(*whole + *torn),
         }
@@ -147,7 +222,7 @@ impl Plan {
     fn written(&mut self, sequence: u64, last_of_file: bool) -> Written {
         match self {
             Self::Nothing | Self::Entries => Written::Not,
-            Self::Everything | Self::Content => Written::Whole,
+            Self::Everything | Self::Content | Self::EntrySet { .. } => Written::Whole,
             Self::Lengths => Written::Zeros,
             Self::UpTo { last, .. } if sequence == *last => Written::Torn,
             Self::UpTo { last, .. } if sequence < *last => Written::Whole,
@@ -282,21 +357,25 @@ fn imply_earlier_moves(pending: &[PendingEntry], survives: &mut [bool]) {
     }
 }
 
-/// The numbers of all pending changes at and below a node, also in what may come back or vanish.
-fn collect_sequences(node: &Node, sequences: &mut Vec<u64>) {
-    if let Ok(file) = node.file() {
-        sequences.extend(file.pending.iter().map(|pending| pending.sequence));
-        return;
-    }
-    let Ok(directory) = node.entries() else { return };
-    sequences.extend(directory.pending.iter().map(|pending| pending.sequence));
-    let mut children: BTreeMap<u64, &Arc<Node>> = BTreeMap::new();
-    let pending = directory.pending.iter().map(|pending| pending.change.node());
-    for child in directory.live.values().chain(directory.durable.values()).chain(pending) {
-        children.insert(child.inode, child);
-    }
-    for child in children.values() {
-        collect_sequences(child, sequences);
+impl Pending {
+    /// Takes in all pending changes at and below a node, also in what may come back or vanish.
+    fn collect(&mut self, node: &Node) {
+        if let Ok(file) = node.file() {
+            self.all.extend(file.pending.iter().map(|pending| pending.sequence));
+            return;
+        }
+        let Ok(directory) = node.entries() else { return };
+        let changes = directory.pending.iter().map(|pending| pending.sequence);
+        self.all.extend(changes.clone());
+        self.entries.extend(changes);
+        let mut children: BTreeMap<u64, &Arc<Node>> = BTreeMap::new();
+        let pending = directory.pending.iter().map(|pending| pending.change.node());
+        for child in directory.live.values().chain(directory.durable.values()).chain(pending) {
+            children.insert(child.inode, child);
+        }
+        for child in children.values() {
+            self.collect(child);
+        }
     }
 }
 
