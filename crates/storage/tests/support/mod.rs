@@ -147,3 +147,25 @@ pub(crate) fn bases(log: &Log) -> Vec<i64> {
 pub(crate) fn one_segment() -> LogOptions {
     LogOptions { segment_bytes: 1 << 20, index_interval_bytes: 300, ..LogOptions::default() }
 }
+
+/// A small seeded generator (SplitMix64): equal seeds give equal runs.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(end.max(1)).unwrap()).unwrap()
+    }
+}

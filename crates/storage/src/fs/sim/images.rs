@@ -121,7 +121,7 @@ impl Plans {
         };
         Some(listed.unwrap_or_else(|| {
             let random = random.fork();
-            if self.drawn % 4 == 0 { Plan::EachUpTo { random } } else { Plan::drawn(random) }
+            if self.drawn.is_multiple_of(4) { Plan::EachUpTo { random } } else { Plan::drawn(random) }
         }))
     }
 }
