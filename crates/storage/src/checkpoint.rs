@@ -95,9 +95,7 @@ pub fn write_epochs(fs: &dyn Fs, path: &Path, epochs: &[(LeaderEpoch, Offset)]) 
 /// Writes `<path>.tmp`, syncs it, renames it, and syncs the directory, in this order: a rename that becomes durable
 /// before the bytes it publishes would leave an empty file. A leftover `.tmp` is overwritten.
 pub fn replace_file(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> Result<(), IoError> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
+    let temporary = temporary_path(path);
     let written = write_temporary(fs, &temporary, bytes)
         .and_then(|()| fs.rename(&temporary, path).context("rename to its final name", &temporary));
     if let Err(error) = written {
@@ -106,6 +104,13 @@ pub fn replace_file(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> Result<(), IoErro
         return Err(error);
     }
     sync_parent(fs, path)
+}
+
+/// The name under which what is to become `path` is built.
+pub(crate) fn temporary_path(path: &Path) -> PathBuf {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    PathBuf::from(temporary)
 }
 
 /// Makes the entry of `path` in its directory durable.

@@ -46,6 +46,10 @@ pub(crate) struct JobControl {
 }
 
 impl JobControl {
+    fn new(side_files: Arc<Mutex<()>>) -> Arc<Self> {
+        Arc::new(Self { lowest_end: AtomicI64::new(i64::MAX), side_files })
+    }
+
     /// A truncation left this end.
     pub(crate) fn lower(&self, end: Offset) {
         self.lowest_end.fetch_min(end.0, Ordering::SeqCst);
@@ -61,7 +65,8 @@ impl JobControl {
         self.side_files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lowest_end(&self) -> Offset {
+    /// The lowest end that a truncation left since the job began, [`Offset::MAX`] if there was none.
+    pub(crate) fn lowest_end(&self) -> Offset {
         Offset(self.lowest_end.load(Ordering::SeqCst))
     }
 }
@@ -294,7 +299,7 @@ impl Log {
         Ok(self.recovery_point)
     }
 
-    /// Whatever jobs are under way write no more side files, and what they sync counts for nothing. Waits for a file
+    /// Whatever flushes are under way write no more side files, and what they sync counts for nothing. Waits for a file
     /// that one of them is writing.
     pub(crate) fn disown_jobs(&mut self) {
         let _writing = self.side_files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,9 +352,16 @@ impl Log {
 
     /// What a new job shares with the log.
     pub(crate) fn job_control(&mut self) -> Arc<JobControl> {
-        let control = JobControl { lowest_end: AtomicI64::new(i64::MAX), side_files: self.side_files.clone() };
-        let control = Arc::new(control);
+        let control = JobControl::new(self.side_files.clone());
         self.jobs.push(Arc::downgrade(&control));
+        control
+    }
+
+    /// What a new copy of the log shares with it.
+    pub(crate) fn copy_control(&mut self) -> Arc<JobControl> {
+        self.copies.retain(|copy| copy.strong_count() > 0);
+        let control = JobControl::new(self.side_files.clone());
+        self.copies.push(Arc::downgrade(&control));
         control
     }
 }

@@ -227,6 +227,11 @@ impl IndexWriter {
         let _ = self.indexes.times.append_final(self.largest.timestamp, self.largest.offset);
     }
 
+    /// The largest timestamp so far, and the offset it belongs to.
+    pub(crate) fn largest(&self) -> TimeEntry {
+        self.largest
+    }
+
     /// Writes the files of the indexes, durably.
     pub(crate) fn write_files(place: &Place, base: Offset, indexes: &MemoryIndexes) -> Result<(), IoError> {
         let offsets = place.path(base, SegmentFile::OffsetIndex);

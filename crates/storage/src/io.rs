@@ -55,6 +55,23 @@ pub trait FileExt: File {
 
 impl<F: File + ?Sized> FileExt for F {}
 
+/// Bytes read and written at a time by [`copy_bytes`].
+const COPY_BYTES: u64 = 256 << 10;
+
+/// Copies the first `len` bytes of one file to the start of another. `UnexpectedEof` if there are fewer.
+pub(crate) fn copy_bytes(from: &dyn File, to: &dyn File, len: u64) -> io::Result<()> {
+    let mut buffer = vec![0; usize::try_from(len.min(COPY_BYTES)).unwrap_or(0)];
+    let mut position = 0;
+    while position < len {
+        let count = usize::try_from(len - position).unwrap_or(usize::MAX).min(buffer.len());
+        let Some(chunk) = buffer.get_mut(..count) else { break };
+        from.read_exact_at(chunk, position)?;
+        to.write_all_at(chunk, position)?;
+        position += count as u64;
+    }
+    Ok(())
+}
+
 /// An I/O error together with what was tried, and on which path.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {verb} {}: {source}", path.display())]

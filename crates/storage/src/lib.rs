@@ -55,6 +55,7 @@ pub mod checkpoint;
 mod checksum;
 mod compaction;
 pub mod compression;
+mod copy;
 mod damage;
 pub mod data_dir;
 mod epochs;
@@ -95,6 +96,7 @@ pub use check::{
 };
 pub use compaction::{CompactionMemory, CompactionOptions};
 pub use compression::Codec;
+pub use copy::{Copied, CopyError, CopyJob};
 pub use data_dir::OpenHints;
 pub use epochs::{EpochEnd, EpochHistory, InvalidHistory};
 pub use error::{AppendError, DamageKind, Damaged, Fence, FlushError, OpenError, ReadError, TruncateError};

@@ -55,6 +55,8 @@ pub struct Log {
     pub(crate) epochs_version: u64,
     pub(crate) epochs_written: u64,
     pub(crate) jobs: Vec<Weak<JobControl>>,
+    /// Copies of the log under way, which go on beside flushes.
+    pub(crate) copies: Vec<Weak<JobControl>>,
     pub(crate) unlinks: VecDeque<Unlink>,
     pub(crate) work: Weak<()>,
     /// Kinds of housekeeping that have failed since there was none left to do.
@@ -622,7 +624,7 @@ impl Log {
     fn write(&mut self, slices: &mut [IoSlice<'_>], bytes: u64) -> Result<(), AppendError> {
         let file = match &self.active.file {
             Some(file) => file.clone(),
-            None => self.active.file.insert(self.active.segment.file()?).clone(),
+            None => self.open_active()?,
         };
         let position = self.active.len;
         let Err(source) = file.write_all_vectored_at(slices, position) else {
@@ -640,6 +642,20 @@ impl Log {
             self.shared.close(Fence::HalfDone(error.to_string()));
         }
         Err(error.into())
+    }
+
+    /// Opens the active segment's file for a write. It is this log's alone: a segment that became active because the ones
+    /// behind it are gone may be part of a copy of the log.
+    fn open_active(&mut self) -> Result<Arc<dyn File>, IoError> {
+        if let Some(own) = self.active.segment.with_own_file(self.active.len)? {
+            own.set_indexes(Indexes::Memory(self.active.indexes.indexes().clone()));
+            own.publish(self.active.len, self.active.indexes.largest_timestamp());
+            self.shared.set_segments(self.shared.segments().with_last(own.clone()));
+            self.active.segment = own.clone();
+            self.directory_changes += 1;
+            own.take_name().inspect_err(|error| self.shared.close(Fence::HalfDone(error.to_string())))?;
+        }
+        Ok(self.active.file.insert(self.active.segment.file()?).clone())
     }
 
     /// Takes a batch that was written into indexes and ages.
@@ -746,6 +762,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.shared.close(Fence::Closed);
         // The directory may be opened again at once, by a log that knows nothing of them.
+        self.jobs.append(&mut self.copies);
         self.disown_jobs();
     }
 }

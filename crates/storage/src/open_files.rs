@@ -32,7 +32,7 @@ impl OpenFiles {
     }
 
     /// Makes room for a slot that was just filled.
-    fn admit(&self, slot: &Arc<FileSlot>) {
+    pub(crate) fn admit(&self, slot: &Arc<FileSlot>) {
         let mut slots = relock(&self.inner.slots);
         // It may be there still, from before it was released.
         if !slot.queued.swap(true, Ordering::Relaxed) {
@@ -100,6 +100,11 @@ impl FileSlot {
     /// Closes the file, for whoever needs it next to open it again.
     pub(crate) fn release(&self) {
         *relock(&self.file) = None;
+    }
+
+    /// Puts a file in that no name leads to yet. It stays open until it is [admitted](OpenFiles::admit).
+    pub(crate) fn preset(&self, file: Arc<dyn File>) {
+        *relock(&self.file) = Some(file);
     }
 
     #[cfg(test)]

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::batch::{BatchHeader, BatchView};
+use crate::checkpoint::temporary_path;
 use crate::damage::KnownDamage;
 use crate::error::{DamageKind, Damaged, ReadError};
 use crate::fs::{File, Fs, OpenMode};
 use crate::indexes::{IndexWriter, Indexes};
-use crate::io::{FileExt, IoContext, IoError};
+use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::open_files::{FileSlot, OpenFiles};
 use crate::scan::{Found, Walk};
@@ -164,6 +165,44 @@ impl Segment {
         // A new segment: nobody can have opened its file before.
         let _ = self.inode.set(inode);
         self.file.get(&self.place.open_files, || Ok(file)).context("open", &path).map(|_| ())
+    }
+
+    /// What is changed in place has to be this log's alone, and a copy of the log ([`Log::snapshot`](crate::Log::snapshot))
+    /// may have the same file under another name. If so, this is the segment to take this one's place before the change:
+    /// its file holds the first `len` bytes, synced, and has a temporary name until [`Segment::take_name`].
+    pub(crate) fn with_own_file(&self, len: u64) -> Result<Option<Arc<Self>>, IoError> {
+        let (file, path) = (self.file()?, self.path());
+        if file.metadata().context("read metadata of", &path)?.links <= 1 {
+            return Ok(None);
+        }
+        let temporary = temporary_path(&path);
+        let create = || {
+            let own = self.place.fs.open(&temporary, OpenMode::Truncate).context("create", &temporary)?;
+            copy_bytes(&*file, &*own, len).context("copy to", &temporary)?;
+            own.sync_data().context("sync", &temporary)?;
+            let inode = own.metadata().context("read metadata of", &temporary)?.inode;
+            let segment = Self::new(self.place.clone(), self.base, len);
+            let _ = segment.inode.set(inode);
+            segment.file.preset(own);
+            for damaged in self.damage.all().into_iter().filter(|damaged| damaged.position < len) {
+                segment.note_damage(damaged);
+            }
+            Ok(Some(Arc::new(segment)))
+        };
+        create().inspect_err(|_| {
+            // On a full disk the leftover would take the room that is missing.
+            let _ = self.place.fs.remove_file(&temporary);
+        })
+    }
+
+    /// Gives the file of a segment made by [`Segment::with_own_file`] its name. Durable with the next sync of the
+    /// directory.
+    pub(crate) fn take_name(&self) -> Result<(), IoError> {
+        let (path, open_files) = (self.path(), &self.place.open_files);
+        let temporary = temporary_path(&path);
+        self.place.fs.rename(&temporary, &path).context("rename to its final name", &temporary)?;
+        open_files.admit(&self.file);
+        Ok(())
     }
 
     /// The indexes: those in memory while it is active, else those in its files, rebuilt if they are bad or missing.

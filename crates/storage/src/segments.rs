@@ -46,6 +46,14 @@ impl Segments {
         Self::new(by_base)
     }
 
+    /// The list with this one in place of the last.
+    pub(crate) fn with_last(&self, segment: Arc<Segment>) -> Self {
+        let mut by_base = self.by_base.clone();
+        by_base.pop();
+        by_base.push(segment);
+        Self::new(by_base)
+    }
+
     /// The list without what lies below `base`, and what was taken out.
     pub(crate) fn split_below(&self, base: Offset) -> (Vec<Arc<Segment>>, Self) {
         let keep = self.by_base.partition_point(|segment| segment.base() < base);

@@ -36,7 +36,7 @@ pub(crate) fn tidy(place: &Place) -> Result<Tidied, IoError> {
         match SegmentFileName::parse(&entry.name).filter(|_| entry.kind == FileKind::File) {
             Some(name) => names.push(name),
             None if is_temporary(&entry.name) => remove(place, entry.name, &mut tidied)?,
-            None if [EPOCHS_FILE, STATE_FILE, METADATA_FILE, LOCK_FILE].contains(&&*entry.name) => {}
+            None if is_name_of_log(&entry.name) => {}
             None => tidied.ignored.push(entry.name),
         }
     }
@@ -95,6 +95,14 @@ fn remove(place: &Place, name: String, tidied: &mut Tidied) -> Result<(), IoErro
     place.remove(&place.dir.join(&name))?;
     tidied.leftovers.push(name);
     Ok(())
+}
+
+/// Whether a file of this name may be a log's, in use or temporary.
+pub(crate) fn is_name_of_log(name: &str) -> bool {
+    [EPOCHS_FILE, STATE_FILE, METADATA_FILE, LOCK_FILE].contains(&name)
+        || SegmentFileName::parse(name).is_some()
+        || is_temporary(name)
+        || name.strip_suffix(".tmp") == Some(METADATA_FILE)
 }
 
 /// Whether a name is that of a small file of this log that was being written.

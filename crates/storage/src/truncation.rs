@@ -84,9 +84,15 @@ impl Log {
             // The log starts inside of the batch that goes.
             return self.reset(self.start(), self.start());
         }
-        let active = reactivated(&self.place, &segment, position, kept_end, &self.options)?;
+        // From the look at who else has the file to its change, or a copy of the log could begin in between. And a job
+        // could write an index of batches that were cut.
+        let side_files = self.side_files.clone();
+        let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = segment.with_own_file(position)?;
+        let mut active = reactivated(&self.place, &segment, position, kept_end, &self.options)?;
+        active.segment = own.clone().unwrap_or(active.segment);
         let indexes = active.indexes.indexes().clone();
-        let (kept, removed) = segments.split_below(segment.base().next());
+        let (mut kept, removed) = segments.split_below(segment.base().next());
         let bytes = segment.len() - position + removed.all().iter().map(|segment| segment.len()).sum::<u64>();
 
         let mark = self.state.last().and_then(|state| state.mark).map(|known| {
@@ -96,9 +102,12 @@ impl Log {
         self.lower_jobs(kept_end);
         self.record_state(self.start(), self.recovery_point.min(kept_end), mark)?;
         let done = self.half_done_closes(|log| {
-            let side_files = log.side_files.clone();
-            let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
             log.lower_marks(kept_end);
+            if let Some(own) = &own {
+                kept.pop();
+                kept.push(own.clone());
+            }
+            let segment = own.as_ref().unwrap_or(&segment);
             segment.set_indexes(Indexes::Memory(indexes));
             log.shared.set_segments(Segments::new(kept));
             log.active = active;
@@ -113,9 +122,14 @@ impl Log {
             // Both synced before anything is appended: else a crash could put old batches behind new ones.
             log.place.sync_dir()?;
             log.directory_synced = log.directory_changes;
-            let file = segment.file()?;
-            file.set_len(position).context("cut", &segment.path())?;
-            file.sync_data().context("sync", &segment.path())?;
+            if own.is_some() {
+                segment.take_name()?;
+                log.place.sync_dir()?;
+            } else {
+                let file = segment.file()?;
+                file.set_len(position).context("cut", &segment.path())?;
+                file.sync_data().context("sync", &segment.path())?;
+            }
             if log.epochs.truncate_from_end(kept_end) {
                 log.epochs_changed();
                 match log.write_epochs() {
@@ -240,7 +254,7 @@ impl Log {
     /// What jobs under way sync from `end` on counts for nothing. Before the lowered mark is recorded: none of them may
     /// raise it again.
     fn lower_jobs(&self, end: Offset) {
-        for job in self.jobs.iter().filter_map(std::sync::Weak::upgrade) {
+        for job in self.jobs.iter().chain(&self.copies).filter_map(std::sync::Weak::upgrade) {
             job.lower(end);
         }
     }
@@ -286,7 +300,7 @@ fn reactivated(
 
 /// The entries for batches below a cut, in new indexes: a reader that was under way, or a job that writes the old ones
 /// out, sees them unchanged.
-fn copy_below(base: Offset, indexes: &MemoryIndexes, position: u64, end: Offset) -> MemoryIndexes {
+pub(crate) fn copy_below(base: Offset, indexes: &MemoryIndexes, position: u64, end: Offset) -> MemoryIndexes {
     let copy = MemoryIndexes::new(base);
     for entry in indexes.offsets.iter().take_while(|entry| u64::from(entry.position) < position && entry.offset < end) {
         let _ = copy.offsets.append(entry.offset, entry.position);

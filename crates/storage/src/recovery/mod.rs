@@ -408,9 +408,20 @@ impl Opening {
         let removed = self.segments.split_off(from.min(self.segments.len()));
         let bytes = last.len() - position + removed.iter().map(|segment| segment.len()).sum::<u64>();
         remove_segments(&self.place, &removed)?;
+        let mut last = last.clone();
         if position < last.len() {
-            last.file()?.set_len(position).context("cut", &last.path())?;
-            last.publish(position, last.largest_timestamp().map_err(unread)?);
+            let (indexes, largest) = (last.indexes().map_err(unread)?, last.largest_timestamp().map_err(unread)?);
+            if let Some(own) = last.with_own_file(position)? {
+                own.take_name()?;
+                own.set_indexes(indexes);
+                last = own;
+                if let Some(kept) = self.segments.last_mut() {
+                    *kept = last.clone();
+                }
+            } else {
+                last.file()?.set_len(position).context("cut", &last.path())?;
+            }
+            last.publish(position, largest);
         }
         let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
         self.report.cut = Some(Cut { file: last.path(), at: position, bytes, segments, end, reason });
@@ -577,6 +588,7 @@ impl Opening {
             epochs_written: u64::from(epochs_written),
             topic_id,
             jobs: Vec::new(),
+            copies: Vec::new(),
             unlinks: VecDeque::new(),
             work: Weak::new(),
             failed_work: Vec::new(),
