@@ -195,7 +195,7 @@ impl CopyJob {
         self.write_missing_side_files(target, &segments)?;
         self.copy_active(target)?;
         copied.bytes_copied += self.active_len;
-        let first = segments.first().map_or(self.active.base(), |segment| segment.base());
+        let first = segments.first().unwrap_or(&self.active).base();
         // Retention may have gone on since.
         copied.start = self.start.max(first);
         self.write_facts(target, copied.start)?;
