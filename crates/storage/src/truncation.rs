@@ -7,7 +7,7 @@ use crate::epochs::EpochHistory;
 use crate::error::{AppendError, Damaged, Fence, ReadError, TruncateError};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{FileExt, IoContext, IoError};
-use crate::log::{Active, LastBatch, Log, is_out_of_room, write_epochs};
+use crate::log::{Active, EPOCHS_FILE, LastBatch, Log, is_out_of_room, write_epochs};
 use crate::names::SegmentFile;
 use crate::producers::ProducerTable;
 use crate::scan::{Found, Walk};
@@ -196,11 +196,17 @@ impl Log {
         // offsets again nor brings records back that were below the start.
         self.lower_jobs(Offset(i64::MIN));
         self.record_state(self.start().max(start), self.recovery_point.min(base), None)?;
+        let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
+        // A full disk refuses the file here, where nothing has gone yet. One of this name makes room for it when it goes.
+        let replaces = removed.all().iter().any(|old| old.base() == base);
+        if !replaces && let Err(error) = segment.create_file() {
+            self.half_done_closes(|log| Ok(log.record_state(log.start(), log.recovery_point, log.flush_mark())?))?;
+            return Err(error.into());
+        }
         let done = self.half_done_closes(|log| {
             let side_files = log.side_files.clone();
             let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
             log.lower_marks(Offset(i64::MIN));
-            let segment = Arc::new(Segment::new(log.place.clone(), base, 0));
             log.active = Active::new(segment.clone(), &log.options);
             log.sealed.clear();
             log.shared.set_segments(Segments::new(vec![segment.clone()]));
@@ -210,12 +216,18 @@ impl Log {
             log.shared.next_generation();
             remove_segments(&log.place, removed.all())?;
             snapshots::remove_unless(&log.place, |_| false)?;
-            segment.create_file()?;
-            log.place.sync_dir()?;
-            log.directory_synced = log.directory_changes;
+            if replaces {
+                segment.create_file()?;
+            }
             log.epochs = EpochHistory::new();
             log.epochs_changed();
-            log.write_epochs()?;
+            match log.write_epochs() {
+                // A missing file is made anew from the batches, of which there are none.
+                Err(error) if is_out_of_room(&error) => log.place.remove(&log.place.dir.join(EPOCHS_FILE))?,
+                written => written?,
+            }
+            log.place.sync_dir()?;
+            log.directory_synced = log.directory_changes;
             log.producers = ProducerTable::new(log.options.max_producer_ids);
             log.recovery_point = base;
             let mark = Some(log.active.mark(base));
