@@ -1,4 +1,4 @@
-//! The header of a record batch (format version 2) and borrowed views of batches.
+//! The header of a record batch (format version 2) and borrowed views of batches of every format.
 //!
 //! ```text
 //!  0        8       12      16  17     21       23              27             35            43         51    53       57     61
@@ -12,6 +12,9 @@
 //! All integers are big-endian. The checksum leaves out the first 17 bytes and itself, so that a leader can put in the
 //! base offset and its epoch without touching the rest; the price is that damage in those 17 bytes has to be found by
 //! other means. Source of the layout: Kafka's `DefaultRecordBatch`.
+//!
+//! Offset, length and format version stand in the same place in the older formats, whose messages are read as batches
+//! too: [`crate::legacy`].
 
 use std::io;
 use std::ops::Deref;
@@ -21,6 +24,7 @@ use byteorder::{BigEndian, ByteOrder};
 use crate::compression::Codec;
 use crate::fs::File;
 use crate::io::FileExt;
+use crate::legacy;
 use crate::record::Records;
 use crate::{LeaderEpoch, Offset, TimestampMs};
 
@@ -30,7 +34,7 @@ pub const HEADER_BYTES: usize = 61;
 pub const LENGTH_PREFIX_BYTES: usize = 12;
 /// Bytes needed to tell a batch's length and format version, in every version.
 pub const MAGIC_END: usize = 17;
-/// The format version this crate reads and writes.
+/// The format version this crate writes. It reads the older ones, 0 and 1, as well.
 pub const MAGIC: i8 = 2;
 /// The first byte that the checksum covers.
 pub const CRC_START: usize = 21;
@@ -49,7 +53,7 @@ const PRODUCER_EPOCH: usize = 51;
 const BASE_SEQUENCE: usize = 53;
 const RECORD_COUNT: usize = 57;
 
-/// The length fields of older formats may be as small as this; anything smaller is damage in every format.
+/// The smallest length field of any format.
 const ENTRY_LENGTH_MIN: i32 = 14;
 /// What the length field of a batch without records holds.
 const BATCH_LENGTH_MIN: i32 = 49;
@@ -131,6 +135,10 @@ impl Attributes {
 ///
 /// Decoding a header checks nothing: the values are what the bytes say. [`BatchView::parse`] checks the length and the
 /// format version, [`BatchView::crc_matches`] the rest.
+///
+/// A message of the formats 0 and 1 counts as a batch. Its offset is both the first and the last, although a compressed
+/// one holds those before it too ([`BatchView::first_offset`] looks inside); it has no leader epoch and no producer, its
+/// time (none with format 0) is the largest, and the number of records of a compressed one is not known: -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
     pub(crate) base_offset: Offset,
@@ -149,8 +157,11 @@ pub struct BatchHeader {
 }
 
 impl BatchHeader {
-    /// Takes the fields out of a header's bytes.
+    /// Takes the fields out of a header's bytes. Messages of the formats 0 and 1 may be shorter; zeros follow them then.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
+        if legacy::is_legacy(i8::from_be_bytes([bytes[MAGIC_AT]])) {
+            return legacy::decode_header(bytes);
+        }
         Self {
             base_offset: Offset(BigEndian::read_i64(&bytes[BASE_OFFSET..BATCH_LENGTH])),
             batch_length: BigEndian::read_i32(&bytes[BATCH_LENGTH..LEADER_EPOCH]),
@@ -168,7 +179,19 @@ impl BatchHeader {
         }
     }
 
-    /// The header's bytes, the checksum as it stands in [`BatchHeader::crc`].
+    /// The header of the batch that begins `bytes`, of which there are at least the first 61 or as many as it is long.
+    pub(crate) fn decode_first(bytes: &[u8]) -> Self {
+        match bytes.first_chunk() {
+            Some(header) => Self::decode(header),
+            None => {
+                let mut padded = [0; HEADER_BYTES];
+                padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+                Self::decode(&padded)
+            }
+        }
+    }
+
+    /// The header's bytes in format version 2, the checksum as it stands in [`BatchHeader::crc`].
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         BigEndian::write_i64(&mut bytes[BASE_OFFSET..BATCH_LENGTH], self.base_offset.0);
@@ -207,9 +230,10 @@ impl BatchHeader {
         self.batch_length
     }
 
-    /// The length of the whole batch in bytes, header included; the header's alone if the length field is nonsense.
+    /// The length of the whole batch in bytes, header included; the least it can be if the length field is nonsense.
     pub fn total_bytes(&self) -> usize {
-        usize::try_from(self.batch_length).unwrap_or(0).saturating_add(LENGTH_PREFIX_BYTES).max(HEADER_BYTES)
+        let length = self.batch_length.max(length_min(self.magic));
+        usize::try_from(length).unwrap_or(0).saturating_add(LENGTH_PREFIX_BYTES)
     }
 
     /// The epoch of the leader that appended the batch.
@@ -222,7 +246,12 @@ impl BatchHeader {
         self.magic
     }
 
-    /// The CRC-32C as stored.
+    /// Whether this is a message of format version 0 or 1, from before record batches.
+    pub fn is_legacy(&self) -> bool {
+        legacy::is_legacy(self.magic)
+    }
+
+    /// The checksum as stored: a CRC-32C, or for the formats 0 and 1 a CRC-32 (IEEE).
     pub fn crc(&self) -> u32 {
         self.crc
     }
@@ -307,9 +336,9 @@ pub enum BatchFault {
     /// The length field holds what no batch can have.
     #[error("a length field of {0}")]
     Length(i32),
-    /// Version 0 or 1 of the format, which Kafka wrote before 0.11.
-    #[error("format version {0}, from before record batches")]
-    OldFormat(i8),
+    /// A message of version 0 or 1 of the format whose fields do not add up to its length.
+    #[error("a message of format version {0} whose fields do not add up to its length")]
+    Message(i8),
     /// A format version that does not exist.
     #[error("format version {0}, which does not exist")]
     Magic(i8),
@@ -354,10 +383,10 @@ impl<'a> BatchView<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<(Self, usize), BatchError> {
         let fault = |what| BatchError { position: 0, what };
         let total = frame_length(bytes).map_err(fault)?;
-        let (Some(batch), Some(header)) = (bytes.get(..total), bytes.first_chunk()) else {
+        let Some(batch) = bytes.get(..total) else {
             return Err(fault(BatchFault::Partial { have: bytes.len(), need: total }));
         };
-        Ok((Self { header: BatchHeader::decode(header), bytes: batch }, total))
+        Ok((Self { header: BatchHeader::decode_first(batch), bytes: batch }, total))
     }
 
     /// The header's fields.
@@ -370,21 +399,26 @@ impl<'a> BatchView<'a> {
         self.bytes
     }
 
-    /// What follows the header: the records, compressed if a codec is set.
+    /// What follows the header: the records, compressed if a codec is set. Nothing in the formats 0 and 1, whose
+    /// messages have no such header.
     pub fn records_bytes(&self) -> &'a [u8] {
-        self.bytes.get(HEADER_BYTES..).unwrap_or_default()
+        if self.is_legacy() { &[] } else { self.bytes.get(HEADER_BYTES..).unwrap_or_default() }
     }
 
-    /// The records, if they are not compressed; for any codec see [`crate::compression::decompress`].
+    /// The records, if they lie there as they are: neither compressed nor in format 0 or 1. For any batch there is
+    /// [`BatchView::read_records`].
     pub fn records(&self) -> Option<Records<'a>> {
         match self.header.attributes.codec() {
-            Ok(Codec::None) => Some(Records::new(self.records_bytes(), self.header.record_count)),
+            Ok(Codec::None) if !self.is_legacy() => Some(Records::new(self.records_bytes(), self.header.record_count)),
             _ => None,
         }
     }
 
-    /// The CRC-32C of the bytes as they are.
+    /// The checksum of the bytes as they are, by the rule of their format.
     pub fn computed_crc(&self) -> u32 {
+        if self.is_legacy() {
+            return legacy::computed_crc(self.bytes);
+        }
         crc32c::crc32c(self.bytes.get(CRC_START..).unwrap_or_default())
     }
 
@@ -403,7 +437,12 @@ impl<'a> BatchView<'a> {
     }
 }
 
-/// The length of the batch that begins `bytes`, from its first 17 bytes.
+/// What the length field of a batch of this format holds at least.
+fn length_min(magic: i8) -> i32 {
+    if legacy::is_legacy(magic) { legacy::length_min(magic) } else { BATCH_LENGTH_MIN }
+}
+
+/// The length of the batch that begins `bytes`, from its first 17 bytes (or, if they are there, a few more).
 pub(crate) fn frame_length(bytes: &[u8]) -> Result<usize, BatchFault> {
     let Some(prefix) = bytes.first_chunk::<MAGIC_END>() else {
         return Err(BatchFault::Partial { have: bytes.len(), need: MAGIC_END });
@@ -413,15 +452,17 @@ pub(crate) fn frame_length(bytes: &[u8]) -> Result<usize, BatchFault> {
     if length < ENTRY_LENGTH_MIN {
         return Err(BatchFault::Length(length));
     }
-    match magic {
-        MAGIC if length < BATCH_LENGTH_MIN => Err(BatchFault::Length(length)),
-        MAGIC => {
-            let length = usize::try_from(length).map_err(|_| BatchFault::Length(length))?;
-            Ok(length.saturating_add(LENGTH_PREFIX_BYTES))
-        }
-        0 | 1 => Err(BatchFault::OldFormat(magic)),
-        _ => Err(BatchFault::Magic(magic)),
+    if !(0..=MAGIC).contains(&magic) {
+        return Err(BatchFault::Magic(magic));
     }
+    if length < length_min(magic) {
+        return Err(BatchFault::Length(length));
+    }
+    let total = usize::try_from(length).map_err(|_| BatchFault::Length(length))?.saturating_add(LENGTH_PREFIX_BYTES);
+    if legacy::has_wrong_lengths(bytes, total) {
+        return Err(BatchFault::Message(magic));
+    }
+    Ok(total)
 }
 
 /// The batches in `bytes`, one after the other.
@@ -496,10 +537,10 @@ pub fn read_header(file: &dyn File, position: u64, limit: u64) -> io::Result<Hea
         Ok(total) => total,
         Err(fault) => return Ok(HeaderScan::Fault(fault)),
     };
-    if total > left || have < HEADER_BYTES {
+    if total > left || have < total.min(HEADER_BYTES) {
         return Ok(HeaderScan::Fault(BatchFault::Partial { have: left, need: total }));
     }
-    Ok(HeaderScan::Batch(BatchHeader::decode(&buffer)))
+    Ok(HeaderScan::Batch(BatchHeader::decode_first(buffer.get(..have.min(total)).unwrap_or_default())))
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@
 
 use std::io::{self, BufReader};
 
-use crate::batch::{Attributes, BatchFault, BatchHeader, BatchView, CRC_START, HEADER_BYTES, TimestampType};
+use crate::batch::{Attributes, BatchFault, BatchHeader, BatchView, CRC_START, HEADER_BYTES, MAGIC_END, TimestampType};
 use crate::checksum;
 use crate::compression::{self, Codec, TooMuchOutput};
+use crate::legacy::is_legacy;
 use crate::producers::ProducerBatch;
 use crate::record::{RecordFault, RecordShape, RecordSource, RecordStream, WalkError};
 use crate::{LeaderEpoch, Offset, TimestampMs};
@@ -293,10 +294,12 @@ fn check_bytes(bytes: &[u8], rules: &ProduceRules, now: TimestampMs) -> Result<B
     if bytes.is_empty() {
         return Err(invalid(InvalidBatch::Missing));
     }
-    let (batch, total) = BatchView::parse(bytes).map_err(|error| match error.what {
-        BatchFault::OldFormat(magic) => BatchRefused::UnsupportedMagic { magic },
-        what => BatchRefused::Corrupt { position: error.position, what: CorruptBatch::Frame(what) },
-    })?;
+    if let Some(magic) = bytes.get(MAGIC_END - 1).map(|&magic| i8::from_be_bytes([magic])).filter(|m| is_legacy(*m)) {
+        // Whatever else may be wrong with it.
+        return Err(BatchRefused::UnsupportedMagic { magic });
+    }
+    let (batch, total) = BatchView::parse(bytes)
+        .map_err(|error| BatchRefused::Corrupt { position: error.position, what: CorruptBatch::Frame(error.what) })?;
     if total < bytes.len() {
         return Err(invalid(InvalidBatch::NotOne(bytes.len() - total)));
     }

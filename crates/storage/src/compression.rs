@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+use twox_hash::XxHash32;
 
 /// How the records of a batch are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,6 +87,19 @@ pub fn decompress<'a>(codec: Codec, bytes: &'a [u8], max_bytes: u64) -> io::Resu
         }
         Codec::Zstd => Box::new(Capped::new(zstd::stream::read::Decoder::with_buffer(bytes)?, max_bytes)),
     })
+}
+
+/// As [`decompress`] for LZ4 in messages of magic 0, whose producers took the checksum of the frame's header over the
+/// magic number as well. Which of the two rules it follows is not held against it: the message has a checksum of its own.
+pub(crate) fn decompress_lz4_with_any_header_checksum(bytes: &[u8], max_bytes: u64) -> io::Result<Box<dyn Read + '_>> {
+    check_lz4_frame(bytes)?;
+    let (header, rest) = bytes.split_at_checked(lz4_header_bytes(lz4_flags(bytes)?)).ok_or_else(truncated)?;
+    let mut header = header.to_vec();
+    if let Some((checksum, before)) = header.split_last_mut() {
+        let descriptor = before.get(LZ4_MAGIC.len()..).unwrap_or_default();
+        *checksum = XxHash32::oneshot(0, descriptor).to_be_bytes()[2];
+    }
+    Ok(Box::new(Capped::new(FrameDecoder::new(io::Cursor::new(header).chain(rest)), max_bytes)))
 }
 
 /// Compresses `bytes` the way Kafka's own producer does with default levels.
@@ -241,6 +255,12 @@ pub fn lz4_blocks_are_linked(bytes: &[u8]) -> io::Result<bool> {
     Ok(lz4_flags(bytes)? & LZ4_INDEPENDENT_BLOCKS == 0)
 }
 
+/// The length of the header of an LZ4 frame: magic, flags, block size, content size, dictionary id, checksum of these.
+fn lz4_header_bytes(flags: u8) -> usize {
+    let optional = |flag: u8, bytes: usize| if flags & flag == 0 { 0 } else { bytes };
+    4 + 2 + optional(LZ4_CONTENT_SIZE, 8) + optional(LZ4_DICTIONARY_ID, 4) + 1
+}
+
 /// Checks that the bytes are one whole LZ4 frame, by the lengths of its blocks.
 ///
 /// The decoder takes a missing end mark for the end, and goes on with what follows it as another frame; Kafka's does
@@ -249,9 +269,7 @@ fn check_lz4_frame(bytes: &[u8]) -> io::Result<()> {
     const UNCOMPRESSED_BLOCK: u32 = 1 << 31;
     let flags = lz4_flags(bytes)?;
     let optional = |flag: u8, bytes: usize| if flags & flag == 0 { 0 } else { bytes };
-    // Magic, flags, block size, content size, dictionary id, checksum of these.
-    let header_bytes = 4 + 2 + optional(LZ4_CONTENT_SIZE, 8) + optional(LZ4_DICTIONARY_ID, 4) + 1;
-    let mut rest = bytes.get(header_bytes..).ok_or_else(truncated)?;
+    let mut rest = bytes.get(lz4_header_bytes(flags)..).ok_or_else(truncated)?;
     loop {
         let (length, block) = rest.split_first_chunk().ok_or_else(truncated)?;
         let length = u32::from_le_bytes(*length);

@@ -82,16 +82,6 @@ pub enum OpenError {
     /// A file operation failed. Nothing is known about the log, and nothing was given up.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// A batch of format 0 or 1, which Kafka wrote before 0.11. The log is left as it is.
-    #[error("{}, byte {position}: message format {magic}, from before Kafka 0.11, is not supported", file.display())]
-    OldFormat {
-        /// The segment's file.
-        file: PathBuf,
-        /// Where in it.
-        position: u64,
-        /// The format found.
-        magic: i8,
-    },
 }
 
 /// Why an append was refused or failed.

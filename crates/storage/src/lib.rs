@@ -66,6 +66,7 @@ mod housekeeping;
 pub mod index;
 mod indexes;
 pub mod io;
+mod legacy;
 pub mod lock;
 mod log;
 pub mod metadata_files;
@@ -75,6 +76,7 @@ mod options;
 mod producers;
 mod reader;
 mod record;
+mod records;
 mod recovery;
 mod retention;
 mod scan;
@@ -114,6 +116,7 @@ pub use record::{
     Headers, RECORD_BYTES_MIN, RecordFault, RecordHeader, RecordView, Records, read_varint, read_varlong, write_varint,
     write_varlong,
 };
+pub use records::{RecordReader, RecordsError, StoredRecord};
 pub use recovery::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedField};
 pub use truncation::Truncated;
 pub use types::{InvalidTopicId, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition};

@@ -300,7 +300,7 @@ impl Log {
             // The leader's log starts inside of this batch, and ours is empty: it starts there too.
             self.restart_at(first)?;
         }
-        for batch in &batches {
+        for batch in batches.iter().filter(|batch| !batch.header.is_legacy()) {
             self.assign_epoch_at(batch.header.leader_epoch(), batch.header.base_offset());
         }
         if let Err(error) = self.append_groups(now, bytes, batches) {
@@ -590,10 +590,13 @@ impl Log {
                     return Err(AppendError::BelowEnd { first, end });
                 }
             }
-            if header.leader_epoch() < epoch {
-                return Err(AppendError::StaleEpoch { given: header.leader_epoch(), latest: epoch });
+            // Messages from before there were epochs say nothing about them.
+            if !header.is_legacy() {
+                if header.leader_epoch() < epoch {
+                    return Err(AppendError::StaleEpoch { given: header.leader_epoch(), latest: epoch });
+                }
+                epoch = header.leader_epoch();
             }
-            epoch = header.leader_epoch();
             expected = last.next();
             batches.push(Replicated { header, position });
             position = found.position();

@@ -180,13 +180,14 @@ mod tests {
     }
 
     fn recorded(name: &str) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/roots").join(name)
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
     }
 
     #[test]
     fn topic_ids_are_written_byte_for_byte_as_kafka_writes_them() {
-        let kafka = std::fs::read(recorded("clean").join(PARTITION_METADATA_FILE)).unwrap();
-        let topic_id = read_topic_id(&OsFs, &recorded("clean")).unwrap().unwrap();
+        let partition = recorded("deleted-prefix-pending/log/delrec-pending-0");
+        let kafka = std::fs::read(partition.join(PARTITION_METADATA_FILE)).unwrap();
+        let topic_id = read_topic_id(&OsFs, &partition).unwrap().unwrap();
         let fs = SimFs::new(1);
         write_topic_id(&fs, Path::new("/"), topic_id).unwrap();
         assert_eq!(read_small_file(&fs, Path::new("/partition.metadata"), 1000).unwrap(), Some(kafka));
@@ -219,11 +220,11 @@ mod tests {
 
     #[test]
     fn meta_properties_of_real_brokers_are_read() {
-        let meta = read_meta_properties(&OsFs, &recorded("clean")).unwrap().unwrap();
+        let meta = read_meta_properties(&OsFs, &recorded("deleted-prefix-pending/log")).unwrap().unwrap();
         assert_eq!((meta.version, meta.node_id), (1, Some(1)));
         assert_eq!(meta.cluster_id.as_deref(), Some("AAAAAAAAAAAAAAAAAAAAAQ"));
         assert_eq!(meta.directory_id.as_deref(), Some("prOBFwoNVNI2psQ11JfAtg"));
-        let meta = read_meta_properties(&OsFs, &recorded("v0")).unwrap().unwrap();
+        let meta = read_meta_properties(&OsFs, &recorded("old-formats/log")).unwrap().unwrap();
         assert_eq!((meta.version, meta.node_id), (0, Some(1)));
         assert_eq!(meta.cluster_id.as_deref(), Some("S0_aPHJFQ36H4sXf7keMyQ"));
         assert_eq!(meta.directory_id, None);

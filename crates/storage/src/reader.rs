@@ -4,10 +4,12 @@ use std::io::BufReader;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use crate::batch::{BatchHeader, BatchView, TimestampType};
+use crate::batch::{BatchHeader, BatchView};
 use crate::compression;
 use crate::error::{DamageKind, Fence, ReadError};
+use crate::legacy::MessageReader;
 use crate::record::{RecordSource, RecordStream};
+use crate::records::{RecordsError, timestamp_of};
 use crate::segment::{Located, Segment};
 use crate::segments::Segments;
 use crate::{LeaderEpoch, Offset, TimestampMs};
@@ -415,15 +417,22 @@ fn for_each_record(
     let header = &located.header;
     let undecodable = |what: String| segment.damage(located.position, DamageKind::Records(what));
     let (batch, _) = BatchView::parse(bytes).map_err(|error| undecodable(error.to_string()))?;
+    if header.is_legacy() {
+        let undecodable = |error: RecordsError| undecodable(error.to_string());
+        let mut messages = MessageReader::new(&batch, RECORDS_BYTES_MAX).map_err(undecodable)?;
+        while let Some((offset, timestamp)) = messages.next_place().map_err(undecodable)? {
+            if !visit(offset, timestamp) {
+                break;
+            }
+        }
+        return Ok(());
+    }
     let codec = header.attributes().codec().map_err(|id| undecodable(format!("unknown compression {id}")))?;
     let records = compression::decompress(codec, batch.records_bytes(), RECORDS_BYTES_MAX);
     let mut source = RecordStream::new(BufReader::new(records.map_err(|error| undecodable(error.to_string()))?));
     for _ in 0..header.record_count() {
         let record = source.next_record().map_err(|error| undecodable(format!("{error:?}")))?;
-        let timestamp = match header.attributes().timestamp_type() {
-            TimestampType::CreateTime => header.base_timestamp().after(record.timestamp_delta),
-            TimestampType::LogAppendTime => header.max_timestamp(),
-        };
+        let timestamp = timestamp_of(header, record.timestamp_delta);
         if !visit(header.base_offset() + i64::from(record.offset_delta), timestamp) {
             break;
         }

@@ -9,7 +9,7 @@
 //!
 //! The integers are zig-zag coded in groups of seven bits, lowest first. Source: Kafka's `DefaultRecord`, `ByteUtils`.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read as _};
 
 /// The fewest bytes a record takes, its length included.
 pub const RECORD_BYTES_MIN: usize = 7;
@@ -148,12 +148,16 @@ impl<'a> RecordView<'a> {
     #[inline(always)]
     fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), RecordFault> {
         let (body, rest) = split_sized(bytes)?;
-        let body = body.ok_or(RecordFault::NegativeLength)?;
+        Ok((Self::whole(body.ok_or(RecordFault::NegativeLength)?)?, rest))
+    }
+
+    /// The record whose bytes, without the length before them, are `body`.
+    #[inline(always)]
+    fn whole(body: &'a [u8]) -> Result<Self, RecordFault> {
         match Self::fields(body) {
-            Ok(record) => Ok((record, rest)),
             // Inside a record a field that runs past the end contradicts the length field, whose bytes are all there.
             Err(RecordFault::Short) => Err(RecordFault::Length),
-            Err(fault) => Err(fault),
+            parsed => parsed,
         }
     }
 
@@ -208,7 +212,7 @@ pub struct RecordHeader<'a> {
 }
 
 /// The headers of a record. See [`RecordView::headers`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Headers<'a> {
     bytes: &'a [u8],
     left: i32,
@@ -326,6 +330,18 @@ pub(crate) struct RecordStream<R> {
 impl<R: BufRead> RecordStream<R> {
     pub(crate) fn new(reader: R) -> Self {
         Self { reader }
+    }
+
+    /// Reads one record into `body`, which grows as bytes come and not as they are claimed.
+    pub(crate) fn read_record<'b>(&mut self, body: &'b mut Vec<u8>) -> Result<RecordView<'b>, WalkError> {
+        let length = varint(|| self.byte())?;
+        let length = u64::try_from(length).map_err(|_| RecordFault::NegativeLength)?;
+        body.clear();
+        (&mut self.reader).take(length).read_to_end(body).map_err(WalkError::Read)?;
+        if (body.len() as u64) < length {
+            return Err(RecordFault::Short.into());
+        }
+        Ok(RecordView::whole(body)?)
     }
 
     /// Passes over one record that need not be in memory as a whole.

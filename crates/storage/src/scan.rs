@@ -113,8 +113,9 @@ impl<'f> Walk<'f> {
             Ok(total) => total,
             Err(fault) => return Ok(Found::Bad(position, fault)),
         };
-        match bytes.first_chunk() {
-            Some(header) if total <= left => Ok(Found::Batch(position, BatchHeader::decode(header))),
+        // Messages of the old formats may be shorter than a header: it ends with them, not with what follows.
+        match bytes.get(..total.min(HEADER_BYTES)) {
+            Some(first) if total <= left => Ok(Found::Batch(position, BatchHeader::decode_first(first))),
             _ => Ok(Found::Bad(position, BatchFault::Partial { have: left, need: total })),
         }
     }

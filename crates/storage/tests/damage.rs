@@ -516,28 +516,41 @@ fn s48_a_batch_without_records_is_no_end_and_no_damage() {
     assert_eq!(open(&fs, &one_segment()).0.end(), Offset(10));
 }
 
-#[test]
-fn messages_of_old_formats_are_refused_and_not_cut() {
+/// A message as producers before 0.11 sent it, with magic 1.
+fn old_message(offset: i64, value: &[u8]) -> Vec<u8> {
     let mut message = vec![1u8, 0]; // Magic 1, no attributes.
-    message.extend(T0.to_be_bytes());
+    message.extend((T0 + offset).to_be_bytes());
     message.extend((-1i32).to_be_bytes());
-    message.extend(3i32.to_be_bytes());
-    message.extend(b"old");
-    let mut bytes = 0i64.to_be_bytes().to_vec();
+    message.extend(i32::try_from(value.len()).unwrap().to_be_bytes());
+    message.extend(value);
+    let mut bytes = offset.to_be_bytes().to_vec();
     bytes.extend(i32::try_from(message.len() + 4).unwrap().to_be_bytes());
     bytes.extend(crc32fast::hash(&message).to_be_bytes());
     bytes.extend(message);
+    bytes
+}
+
+#[test]
+fn messages_of_old_formats_are_kept_and_a_damaged_one_is_cut() {
+    let first = old_message(0, b"");
+    assert_eq!(first.len(), 34, "shorter than a batch header");
+    let mut bytes = [first.clone(), old_message(1, b"old"), old_message(4, b"after a gap")].concat();
     let fs = disk(1);
     write_file(&fs, LOG, &bytes);
-    match Log::open_with(std::sync::Arc::new(fs.clone()), std::path::Path::new(DIR), small(), OpenHints::default()) {
-        Err(OpenError::OldFormat { position: 0, magic: 1, .. }) => {}
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(file_bytes(&fs, LOG), bytes, "the log is left as it is");
-    // The same with a checksum that does not match is no message.
-    bytes[20] ^= 1;
+    let (mut log, report) = open(&fs, &small());
+    assert_eq!((report.cut, log.end(), log.latest_epoch()), (None, Offset(5), LeaderEpoch::NONE));
+    assert_eq!(log.read(Offset(0), ReadLimit::bytes(1)).unwrap().bytes, first);
+    assert_eq!(log.read(Offset(2), ReadLimit::bytes(1000)).unwrap().bytes, old_message(4, b"after a gap"));
+    assert_eq!(append(&mut log, &batch(T0, &[b"new"])), 5);
+    drop(log);
+    assert!(file_bytes(&fs, LOG).starts_with(&bytes), "the old ones are as they were");
+
+    // The last of them, with a value that does not match its checksum.
+    *bytes.last_mut().unwrap() ^= 1;
+    let fs = disk(1);
     write_file(&fs, LOG, &bytes);
-    assert_eq!(open(&fs, &small()).1.cut.unwrap().bytes, bytes.len() as u64);
+    let (log, report) = open(&fs, &small());
+    assert_eq!((report.cut.unwrap().bytes, log.end()), (old_message(4, b"after a gap").len() as u64, Offset(2)));
 }
 
 #[test]

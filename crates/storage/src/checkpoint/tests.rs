@@ -41,19 +41,19 @@ fn epochs_are_written_as_kafka_writes_them() {
 
 #[test]
 fn files_of_a_real_broker_are_read_and_written_back_alike() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/roots");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let path = root.join("unclean/recovery-point-offset-checkpoint");
+    let path = root.join("unclean/before/recovery-point-offset-checkpoint");
     let points = read_offsets(&OsFs, &path).unwrap();
     let expected =
         [("unclean", 0, 157), ("__transaction_state", 0, 0), ("unclean-txn", 0, 29), ("unclean-prealloc", 0, 21)];
     assert_eq!(points, offsets(&expected));
 
     let fs = SimFs::new(1);
-    let path = root.join("leader-epoch-checkpoint");
-    write_epochs(&fs, Path::new(PATH), &read_epochs(&OsFs, &path).unwrap()).unwrap();
-    assert_eq!(text(&fs, PATH).unwrap(), read("leader-epoch-checkpoint"));
-    let empty = root.join("clean/cleaner-offset-checkpoint");
+    let path = "leader-epochs/log/epoch-0/leader-epoch-checkpoint";
+    write_epochs(&fs, Path::new(PATH), &read_epochs(&OsFs, &root.join(path)).unwrap()).unwrap();
+    assert_eq!(text(&fs, PATH).unwrap(), read(path));
+    let empty = root.join("deleted-prefix-pending/log/cleaner-offset-checkpoint");
     assert_eq!(read_offsets(&OsFs, &empty).unwrap(), BTreeMap::new());
 }
 

@@ -300,25 +300,28 @@ fn leftovers_are_skipped_with_one_warning_each_and_nothing_is_deleted() {
 
 #[test]
 fn roots_of_real_brokers_are_opened() {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/roots");
-    let copied = |name: &str, partitions: &[&str]| {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    // The files of the root, and of the partitions their names and topic ids.
+    let copied = |name: &str| {
         let temporary = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(recorded.join(name)).unwrap() {
             let entry = entry.unwrap();
-            if entry.file_name() != "partition.metadata" {
-                std::fs::copy(entry.path(), temporary.path().join(entry.file_name())).unwrap();
+            let to = temporary.path().join(entry.file_name());
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), to).unwrap();
+                continue;
             }
-        }
-        for partition in partitions {
-            std::fs::create_dir(temporary.path().join(partition)).unwrap();
+            std::fs::create_dir(&to).unwrap();
+            let metadata = entry.path().join("partition.metadata");
+            if metadata.exists() {
+                std::fs::copy(metadata, to.join("partition.metadata")).unwrap();
+            }
         }
         temporary
     };
     let options = || DataDirOptions { cluster_id: None, node_id: 1 };
 
-    let clean = copied("clean", &["delrec-pending-0"]);
-    let metadata = clean.path().join("delrec-pending-0/partition.metadata");
-    std::fs::copy(recorded.join("clean/partition.metadata"), metadata).unwrap();
+    let clean = copied("deleted-prefix-pending/log");
     let (data, report) = DataDir::open(OsFs::shared(), clean.path(), options()).unwrap();
     assert_eq!((report.clean, report.broker_epoch, report.warnings), (true, Some(10), vec![]));
     assert_eq!(report.cluster_id.as_deref(), Some("AAAAAAAAAAAAAAAAAAAAAQ"));
@@ -333,19 +336,19 @@ fn roots_of_real_brokers_are_opened() {
     assert_eq!(data.hints(&tp("delrec-pending", 0)), expected);
     assert_eq!(data.high_watermark(&tp("delrec-pending", 0)), Some(Offset(250)));
 
-    let unclean = copied("unclean", &["unclean-0", "unclean-txn-0", "unclean-prealloc-0"]);
+    let unclean = copied("unclean/before");
     let (data, report) = DataDir::open(OsFs::shared(), unclean.path(), options()).unwrap();
     assert_eq!((report.clean, report.warnings), (false, vec![]));
     assert_eq!(data.hints(&tp("unclean", 0)).recovery_point, Some(Offset(157)));
     assert_eq!(data.high_watermark(&tp("unclean-prealloc", 0)), Some(Offset(30)));
-    assert_eq!(data.partitions()[0].topic_id, None);
 
-    let old = copied("v0", &["magic0-0", "magic1-0", "mixed-0"]);
+    let old = copied("old-formats/log");
     let (data, report) = DataDir::open(OsFs::shared(), old.path(), options()).unwrap();
     assert_eq!((report.clean, report.broker_epoch), (true, None), "Kafka 2.4 wrote an empty marker");
     assert_eq!(data.hints(&tp("mixed", 0)).recovery_point, Some(Offset(432)));
+    assert_eq!(data.partitions()[0].topic_id, None, "2.4 had no partition.metadata");
     let meta = std::fs::read(old.path().join("meta.properties")).unwrap();
-    assert_eq!(meta, std::fs::read(recorded.join("v0/meta.properties")).unwrap(), "not rewritten");
+    assert_eq!(meta, std::fs::read(recorded.join("old-formats/log/meta.properties")).unwrap(), "not rewritten");
 }
 
 #[test]

@@ -13,17 +13,14 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
-use byteorder::{BigEndian, ByteOrder};
-
 use crate::batch::BatchFault;
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, OpenError, ReadError};
 use crate::flush::Sealed;
-use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
-use crate::io::{FileExt, IoContext, IoError};
+use crate::io::{IoContext, IoError};
 use crate::log::{Active, EPOCHS_FILE, Log, is_out_of_room, write_epochs};
 use crate::metadata_files::{MetadataFileError, read_topic_id};
 use crate::names::SegmentFile;
@@ -377,11 +374,6 @@ impl Opening {
                 }
                 Found::End => break None,
                 Found::Bad(position, fault) => {
-                    if let BatchFault::OldFormat(magic) = fault
-                        && is_old_message(&*file, position, len).context("read", &path)?
-                    {
-                        return Err(OpenError::OldFormat { file: path, position, magic });
-                    }
                     let zeros = matches!(fault, BatchFault::Length(0) | BatchFault::Partial { .. })
                         && walk.only_zeros_left().context("read", &path)?;
                     let reason = if zeros { CutReason::Zeros } else { CutReason::Damage(fault.into()) };
@@ -603,26 +595,6 @@ impl Opening {
 fn publish(active: &Active) {
     active.segment.set_indexes(Indexes::Memory(active.indexes.indexes().clone()));
     active.segment.publish(active.len, active.indexes.largest_timestamp());
-}
-
-/// Whether a message of format 0 or 1 begins at `position`: one whose own checksum (CRC-32 over all behind it) matches.
-fn is_old_message(file: &dyn File, position: u64, end: u64) -> io::Result<bool> {
-    const PREFIX_BYTES: usize = 16;
-    let mut prefix = [0; PREFIX_BYTES];
-    if file.read_full_at(&mut prefix, position)? < PREFIX_BYTES {
-        return Ok(false);
-    }
-    let length = BigEndian::read_i32(prefix.get(8..12).unwrap_or(&[0; 4]));
-    let crc = BigEndian::read_u32(prefix.get(12..16).unwrap_or(&[0; 4]));
-    let Some(length) = u64::try_from(length).ok().and_then(|length| length.checked_sub(4)) else { return Ok(false) };
-    let body = position + PREFIX_BYTES as u64;
-    // Held against the file's end, so that no more is allocated than the file has.
-    if length > end.saturating_sub(body) {
-        return Ok(false);
-    }
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-    file.read_exact_at(&mut bytes, body)?;
-    Ok(crc32fast::hash(&bytes) == crc)
 }
 
 /// A read error while a log is opened.
