@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     // Usage errors exit with 2 here, before anything was touched.
     let arguments = cli::Arguments::parse();
     match cli::run(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("highwater: {}", in_one_line(&error));
             ExitCode::FAILURE

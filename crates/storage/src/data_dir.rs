@@ -32,11 +32,31 @@ use crate::names::{InvalidTopicName, PartitionDirName, PartitionDirRole, check_t
 use crate::{Offset, TopicId, TopicPartition};
 
 /// The marker of a clean stop (Kafka `CleanShutdownFileHandler`).
-const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";
-const RECOVERY_POINTS_FILE: &str = "recovery-point-offset-checkpoint";
-const LOG_STARTS_FILE: &str = "log-start-offset-checkpoint";
-const HIGH_WATERMARKS_FILE: &str = "replication-offset-checkpoint";
-const CLEANER_OFFSETS_FILE: &str = "cleaner-offset-checkpoint";
+pub(crate) const CLEAN_SHUTDOWN_FILE: &str = ".kafka_cleanshutdown";
+pub(crate) const RECOVERY_POINTS_FILE: &str = "recovery-point-offset-checkpoint";
+pub(crate) const LOG_STARTS_FILE: &str = "log-start-offset-checkpoint";
+pub(crate) const HIGH_WATERMARKS_FILE: &str = "replication-offset-checkpoint";
+pub(crate) const CLEANER_OFFSETS_FILE: &str = "cleaner-offset-checkpoint";
+
+/// The files that tell a data root from other directories.
+pub(crate) struct RootFiles;
+
+impl RootFiles {
+    /// Their names.
+    pub(crate) const NAMES: [&str; 5] =
+        [META_PROPERTIES_FILE, RECOVERY_POINTS_FILE, LOG_STARTS_FILE, HIGH_WATERMARKS_FILE, CLEAN_SHUTDOWN_FILE];
+
+    /// Whether this is one of them.
+    pub(crate) fn is_one(name: &str) -> bool {
+        Self::NAMES.contains(&name)
+    }
+}
+
+/// Whether a directory of this name in a root is a partition in use.
+pub(crate) fn is_live_partition(name: &str) -> bool {
+    !OTHER_KAFKA_DIRS.contains(&name)
+        && PartitionDirName::parse(name).is_some_and(|name| name.role == PartitionDirRole::Current)
+}
 
 /// A file of Kafka's that is known and not read here.
 const OTHER_KAFKA_FILE: &str = "bootstrap.checkpoint";
@@ -46,7 +66,7 @@ const OTHER_KAFKA_DIRS: [&str; 2] = ["__cluster_metadata-0", "remote-log-index-c
 const OWN_FILE_PREFIX: &str = "highwater-";
 
 /// The marker holds some thirty bytes. More is not read: only its presence counts.
-const CLEAN_SHUTDOWN_BYTES_MAX: u64 = 4096;
+pub(crate) const CLEAN_SHUTDOWN_BYTES_MAX: u64 = 4096;
 /// A directory to be removed is not followed further down than this.
 const REMOVAL_DEPTH_MAX: usize = 16;
 
@@ -501,7 +521,7 @@ fn take_clean_marker(fs: &dyn Fs, root: &Path) -> Result<(bool, Option<i64>), Io
 }
 
 /// The number behind `"brokerEpoch":` in the marker's JSON.
-fn broker_epoch_in(marker: &str) -> Option<i64> {
+pub(crate) fn broker_epoch_in(marker: &str) -> Option<i64> {
     let (_, rest) = marker.split_once("\"brokerEpoch\"")?;
     let rest = rest.trim_start().strip_prefix(':')?.trim_start();
     let end = rest.find(|character: char| !character.is_ascii_digit() && character != '-').unwrap_or(rest.len());

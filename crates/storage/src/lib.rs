@@ -65,6 +65,7 @@ pub mod fs;
 mod housekeeping;
 pub mod index;
 mod indexes;
+pub mod inspect;
 pub mod io;
 mod legacy;
 pub mod lock;

@@ -2,10 +2,10 @@
 //! Everything here may be cut short by a crash and runs again with the same result.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::Offset;
-use crate::fs::{FileKind, OpenMode};
+use crate::fs::{FileKind, Fs, OpenMode};
 use crate::io::{IoContext, IoError};
 use crate::lock::LOCK_FILE;
 use crate::log::EPOCHS_FILE;
@@ -58,7 +58,7 @@ pub(crate) fn tidy(place: &Place) -> Result<Tidied, IoError> {
 
     // A compaction that was complete: its segments replace all that they cover.
     let swapped: Vec<_> = names.iter().filter(in_state(SegmentFileState::Swap)).copied().collect();
-    let covered = covered_by(place, &swapped)?;
+    let covered = covered_by(&*place.fs, &place.dir, &swapped)?;
     let mut live: BTreeMap<Offset, Vec<SegmentFile>> = BTreeMap::new();
     for name in names.iter().filter(in_state(SegmentFileState::Live)) {
         if covered.as_ref().is_some_and(|covered| covered.contains(&name.base_offset)) {
@@ -99,24 +99,33 @@ fn remove(place: &Place, name: String, tidied: &mut Tidied) -> Result<(), IoErro
 
 /// Whether a file of this name may be a log's, in use or temporary.
 pub(crate) fn is_name_of_log(name: &str) -> bool {
-    [EPOCHS_FILE, STATE_FILE, METADATA_FILE, LOCK_FILE].contains(&name)
+    is_known_small_file(name)
         || SegmentFileName::parse(name).is_some()
         || is_temporary(name)
         || name.strip_suffix(".tmp") == Some(METADATA_FILE)
 }
 
+/// Whether a name is that of a file beside the segments.
+pub(crate) fn is_known_small_file(name: &str) -> bool {
+    [EPOCHS_FILE, STATE_FILE, METADATA_FILE, LOCK_FILE].contains(&name)
+}
+
 /// Whether a name is that of a small file of this log that was being written.
-fn is_temporary(name: &str) -> bool {
+pub(crate) fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp")
         .is_some_and(|name| [EPOCHS_FILE, STATE_FILE].contains(&name) || SegmentFileName::parse(name).is_some())
 }
 
 /// The base offsets that complete replacement segments stand for.
-fn covered_by(place: &Place, swapped: &[SegmentFileName]) -> Result<Option<std::ops::Range<Offset>>, IoError> {
+pub(crate) fn covered_by(
+    fs: &dyn Fs,
+    dir: &Path,
+    swapped: &[SegmentFileName],
+) -> Result<Option<std::ops::Range<Offset>>, IoError> {
     let mut covered: Option<std::ops::Range<Offset>> = None;
     for name in swapped.iter().filter(|name| name.kind == SegmentFile::Log) {
-        let path: PathBuf = place.dir.join(name.to_string());
-        let file = place.fs.open(&path, OpenMode::Read).context("open", &path)?;
+        let path = dir.join(name.to_string());
+        let file = fs.open(&path, OpenMode::Read).context("open", &path)?;
         let len = file.metadata().context("read metadata of", &path)?.len;
         let mut walk = Walk::new(&*file, 0, len);
         let mut end = name.base_offset.next();

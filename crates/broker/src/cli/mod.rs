@@ -1,7 +1,10 @@
 //! The command line: what each subcommand takes, and how logs are written.
 
+mod log;
 mod serve;
 mod topics;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -20,6 +23,8 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Show leader, ISR and offsets of each partition.
     Topics(topics::TopicsArguments),
+    /// Look into the files of logs.
+    Log(log::LogArguments),
     /// Watch three brokers replicate a file, lose their leader and lose nothing.
     Demo(crate::demo::DemoArguments),
 }
@@ -34,13 +39,15 @@ enum LogFormat {
     Json,
 }
 
-/// Runs what was asked for.
-pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
+/// Runs what was asked for, and tells how the process is to exit.
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Command::Serve(arguments) => serve::run(&arguments),
-        Command::Topics(arguments) => topics::run(&arguments),
-        Command::Demo(arguments) => crate::demo::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments)?,
+        Command::Topics(arguments) => topics::run(&arguments)?,
+        Command::Demo(arguments) => crate::demo::run(&arguments)?,
+        Command::Log(arguments) => return log::run(&arguments),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Sends logs to stderr: standard output carries results only. `RUST_LOG` overrides `default_filter`.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use super::{DirEntry, DirLock, File, Fs, Mapped, Metadata, OpenMode};
+use crate::lock::Holder;
 
 /// Passes every call on until it is tripped, and fails every call from then on. Clones share the switch.
 #[derive(Clone, Debug)]
@@ -105,6 +106,10 @@ impl Fs for Gate {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
         let _pass = self.switch.pass()?;
         self.inner.lock(path)
+    }
+
+    fn lock_holder(&self, path: &Path) -> io::Result<Option<Holder>> {
+        self.inner.lock_holder(path)
     }
 }
 

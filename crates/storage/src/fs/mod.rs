@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::TimestampMs;
+use crate::lock::Holder;
 
 mod gate;
 mod os;
@@ -139,4 +140,11 @@ pub trait Fs: Send + Sync + fmt::Debug {
     /// Takes the lock file at `path`, creating it, for this process alone; `WouldBlock` if another one holds it.
     /// Both `flock` and an `fcntl` record lock are taken: Kafka takes only the second.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>>;
+
+    /// Who holds the lock file at `path`, without taking it, creating it or disturbing who has it. `None` if nobody does,
+    /// there is no such file, or the file system cannot tell, which is what it says unless it is told how to.
+    fn lock_holder(&self, path: &Path) -> io::Result<Option<Holder>> {
+        let _ = path;
+        Ok(None)
+    }
 }

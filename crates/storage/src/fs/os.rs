@@ -11,6 +11,7 @@ use rustix::fs::OFlags;
 
 use super::{DirEntry, DirLock, File, FileKind, Fs, Mapped, Metadata, OpenMode};
 use crate::TimestampMs;
+use crate::lock::Holder;
 
 mod lock;
 
@@ -84,6 +85,10 @@ impl Fs for OsFs {
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn DirLock>> {
         Ok(Box::new(lock::OsLock::take(path)?))
+    }
+
+    fn lock_holder(&self, path: &Path) -> io::Result<Option<Holder>> {
+        lock::holder(path)
     }
 }
 

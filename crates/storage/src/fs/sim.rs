@@ -474,6 +474,15 @@ impl Fs for SimFs {
         process.locked.push(node.inode);
         Ok(Box::new(SimLock { process: self.process.clone(), inode: node.inode }))
     }
+
+    fn lock_holder(&self, path: &Path) -> io::Result<Option<Holder>> {
+        let inode = match self.metadata(path) {
+            Ok(metadata) => metadata.inode,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(self.process.lock().locked.contains(&inode).then(Holder::this_process))
+    }
 }
 
 impl SimFs {

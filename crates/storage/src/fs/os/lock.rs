@@ -96,6 +96,35 @@ impl Drop for OsLock {
     }
 }
 
+/// Who holds the lock file at `path`, by its record lock: a broker of either kind has that one.
+pub(super) fn holder(path: &Path) -> io::Result<Option<Holder>> {
+    // Held over the close of the file, which would take a record lock of this very process with it.
+    let held = held();
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if held.contains_key(&id_of(&metadata)) => return Ok(Some(Holder::this_process())),
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path);
+    let file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let whole_file =
+        Flock { start: 0, length: 0, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
+    Ok(match fcntl_getlk(&file, &whole_file)? {
+        Some(Flock { pid: Some(pid), .. }) => Some(Holder::process(pid.as_raw_nonzero().get().cast_unsigned())),
+        Some(_) => Some(Holder::unknown()),
+        None => None,
+    })
+}
+
 fn id_of(metadata: &fs::Metadata) -> FileId {
     (metadata.dev(), metadata.ino())
 }

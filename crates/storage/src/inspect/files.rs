@@ -1,0 +1,164 @@
+//! Which files a partition consists of, as a broker that opened it now would see them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::fs::{FileKind, Fs};
+use crate::io::{IoContext, IoError};
+use crate::log::EPOCHS_FILE;
+use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
+use crate::state_file::STATE_FILE;
+use crate::tidy;
+use crate::{Offset, TimestampMs};
+
+/// What is known of a file without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// The file.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When it was last changed.
+    pub modified: TimestampMs,
+}
+
+/// The files of one segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentFiles {
+    /// The offset its name tells.
+    pub base: Offset,
+    /// The data file.
+    pub log: FileFacts,
+    /// The offset index.
+    pub offset_index: Option<FileFacts>,
+    /// The time index.
+    pub time_index: Option<FileFacts>,
+    /// The index of aborted transactions.
+    pub transaction_index: Option<FileFacts>,
+}
+
+/// The files in a partition's directory, sorted by what they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionFiles {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Segments, rising. One whose replacement was complete but not put in place (`.swap`) is given as its replacement,
+    /// as the next open would have it.
+    pub segments: Vec<SegmentFiles>,
+    /// Producer snapshots by the offset they cover, rising.
+    pub snapshots: Vec<(Offset, FileFacts)>,
+    /// `leader-epoch-checkpoint`, if it is there.
+    pub epochs: Option<FileFacts>,
+    /// The state file of this crate, if it is there.
+    pub state: Option<FileFacts>,
+    /// Files of interrupted or postponed work, which the next open removes or puts in place.
+    pub leftovers: Vec<FileFacts>,
+    /// Index files without a segment.
+    pub orphans: Vec<FileFacts>,
+    /// What a recovery or a repair put aside.
+    pub set_aside: Vec<FileFacts>,
+    /// Names that no log has.
+    pub unknown: Vec<String>,
+}
+
+impl PartitionFiles {
+    /// Lists a directory. Files that vanish meanwhile, as they do under a running broker, are left out.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn list(fs: &dyn Fs, dir: &Path) -> Result<Self, IoError> {
+        let mut found = Self {
+            dir: dir.to_owned(),
+            segments: Vec::new(),
+            snapshots: Vec::new(),
+            epochs: None,
+            state: None,
+            leftovers: Vec::new(),
+            orphans: Vec::new(),
+            set_aside: Vec::new(),
+            unknown: Vec::new(),
+        };
+        let mut names = Vec::new();
+        let mut entries = fs.read_dir(dir).context("list", dir)?;
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        for entry in entries {
+            let name = SegmentFileName::parse(&entry.name).filter(|_| entry.kind == FileKind::File);
+            let Some(facts) = facts(fs, dir.join(&entry.name))? else { continue };
+            match name {
+                Some(name) => names.push((name, facts)),
+                None if entry.name == EPOCHS_FILE => found.epochs = Some(facts),
+                None if entry.name == STATE_FILE => found.state = Some(facts),
+                None if tidy::is_known_small_file(&entry.name) => {}
+                None if tidy::is_temporary(&entry.name) => found.leftovers.push(facts),
+                None if is_set_aside(&entry.name) => found.set_aside.push(facts),
+                None => found.unknown.push(entry.name),
+            }
+        }
+        found.sort(fs, names)?;
+        Ok(found)
+    }
+
+    /// Bytes of batches in all segments.
+    pub fn log_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.log.bytes).sum()
+    }
+
+    /// Sorts the names of segment files by the rules that the next open will follow.
+    fn sort(&mut self, fs: &dyn Fs, names: Vec<(SegmentFileName, FileFacts)>) -> Result<(), IoError> {
+        let state_of = |wanted| move |(name, _): &&(SegmentFileName, FileFacts)| name.state == wanted;
+        let first_cleaned = names.iter().filter(state_of(SegmentFileState::Cleaned)).map(|(name, _)| name.base_offset);
+        let first_cleaned = first_cleaned.min();
+        let is_put_in_place = |name: &SegmentFileName| {
+            name.state == SegmentFileState::Swap && first_cleaned.is_none_or(|first| name.base_offset < first)
+        };
+        let swapped: Vec<_> = names.iter().map(|(name, _)| *name).filter(is_put_in_place).collect();
+        let covered = tidy::covered_by(fs, &self.dir, &swapped)?;
+        let mut live: BTreeMap<Offset, BTreeMap<SegmentFile, FileFacts>> = BTreeMap::new();
+        for (name, facts) in names {
+            let is_replaced = covered.as_ref().is_some_and(|covered| covered.contains(&name.base_offset));
+            match name.state {
+                SegmentFileState::Live if is_replaced => self.leftovers.push(facts),
+                SegmentFileState::Live if name.kind == SegmentFile::ProducerSnapshot => {
+                    self.snapshots.push((name.base_offset, facts));
+                }
+                SegmentFileState::Live => {
+                    live.entry(name.base_offset).or_default().insert(name.kind, facts);
+                }
+                SegmentFileState::Swap if is_put_in_place(&name) => {
+                    self.leftovers.push(facts.clone());
+                    live.entry(name.base_offset).or_default().insert(name.kind, facts);
+                }
+                _ => self.leftovers.push(facts),
+            }
+        }
+        for (base, mut kinds) in live {
+            let Some(log) = kinds.remove(&SegmentFile::Log) else {
+                self.orphans.extend(kinds.into_values());
+                continue;
+            };
+            self.segments.push(SegmentFiles {
+                base,
+                log,
+                offset_index: kinds.remove(&SegmentFile::OffsetIndex),
+                time_index: kinds.remove(&SegmentFile::TimeIndex),
+                transaction_index: kinds.remove(&SegmentFile::TransactionIndex),
+            });
+        }
+        self.snapshots.sort_by_key(|(offset, _)| *offset);
+        Ok(())
+    }
+}
+
+/// Whether a name is that of bytes that a recovery or a repair put aside: `<segment's file>.damaged-<position>`.
+fn is_set_aside(name: &str) -> bool {
+    name.split_once(".damaged").is_some_and(|(file, _)| SegmentFileName::parse(file).is_some())
+}
+
+fn facts(fs: &dyn Fs, path: PathBuf) -> Result<Option<FileFacts>, IoError> {
+    match fs.metadata(&path) {
+        Ok(metadata) => Ok(Some(FileFacts { path, bytes: metadata.len, modified: metadata.modified })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).context("look at", &path),
+    }
+}

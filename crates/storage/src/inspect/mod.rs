@@ -1,0 +1,29 @@
+//! Looking into data that nobody has open, or that a running broker has: reading without changing anything.
+//!
+//! Everything here works on one partition's directory, a data root or a single segment file, of this crate or of Kafka,
+//! in whatever state it is. Nothing is locked, created, repaired or removed; memory stays bounded by the largest batch;
+//! no number in a file is trusted. What is found is told in the words that recovery uses.
+//!
+//! | to know | use |
+//! |---|---|
+//! | what a path is | [`Target::of`] |
+//! | who has it open | [`in_use_by`] |
+//! | which files a partition consists of | [`PartitionFiles::list`] |
+//! | the batches of a segment, and what lies between them | [`SegmentWalk`] |
+//! | the records of a batch | [`for_each_record`] |
+//! | sizes, offsets, epochs, how it was closed | [`PartitionSummary::of`], [`RootSummary::of`] |
+
+mod files;
+mod records;
+mod resync;
+mod root;
+mod summary;
+mod target;
+mod walk;
+
+pub use files::{FileFacts, PartitionFiles, SegmentFiles};
+pub use records::{InspectedRecord, RecordsFault, SHOWN_BYTES_MAX, for_each_record};
+pub use root::RootSummary;
+pub use summary::{PartitionSummary, SegmentSummary, Stop, Writer, position_before};
+pub use target::{InspectError, Target, in_use_by};
+pub use walk::{DamagedBytes, Piece, SegmentWalk};
