@@ -20,14 +20,14 @@
 //! their own, and have slots of their own, or a torn mark could take a fact with it. Each slot is one sector.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use byteorder::{BigEndian, ByteOrder};
 
 use crate::batch::HEADER_BYTES;
 use crate::checkpoint::replace_file;
-use crate::fs::{File, OpenMode};
+use crate::fs::{File, Fs, OpenMode};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::open_files::FileSlot;
 use crate::segment::Place;
@@ -108,9 +108,14 @@ struct Slots {
 impl StateFile {
     /// Reads the file of the log in this place. A missing or wholly damaged file says nothing, and is no error.
     pub(crate) fn load(place: &Place) -> Result<Self, IoError> {
-        let path = place.dir.join(STATE_FILE);
+        Self::read(&*place.fs, &place.dir)
+    }
+
+    /// As [`StateFile::load`], for a directory that need not become a log's.
+    pub(crate) fn read(fs: &dyn Fs, dir: &Path) -> Result<Self, IoError> {
+        let path = dir.join(STATE_FILE);
         let mut slots = Slots { exists: false, sequence: 0, next_fact: 0, next_mark: 0, last: None, is_durable: true };
-        match place.fs.open(&path, OpenMode::Read) {
+        match fs.open(&path, OpenMode::Read) {
             Ok(file) => slots.read(&*file).context("read", &path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("open", &path),
@@ -344,11 +349,10 @@ fn crc_matches(slot: &[u8], at: usize) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
     use super::*;
     use crate::OpenFiles;
-    use crate::fs::{Fs, SimFs};
+    use crate::fs::SimFs;
 
     fn state(clean: bool, log_start: i64, recovery_point: i64, end: i64) -> LogState {
         let (log_start, recovery_point, end) = (Offset(log_start), Offset(recovery_point), Offset(end));

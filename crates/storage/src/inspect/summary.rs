@@ -99,7 +99,7 @@ impl PartitionSummary {
         }
         let topic_partition = name_of(dir);
         let root = RootFacts::of(fs, dir, topic_partition.as_ref());
-        let state = StateFile::load(fs, dir)?.last();
+        let state = StateFile::read(fs, dir)?.last();
         let first = files.segments.first().map(|segment| segment.base);
         let log_start = state.map(|state| state.log_start).or(root.log_start).unwrap_or(Offset::ZERO);
         let log_start = log_start.max(first.unwrap_or(log_start));
