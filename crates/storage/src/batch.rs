@@ -126,6 +126,15 @@ impl Attributes {
         Self(self.0 | Self::TRANSACTIONAL)
     }
 
+    pub(crate) fn with_delete_horizon(self) -> Self {
+        Self(self.0 | Self::DELETE_HORIZON)
+    }
+
+    /// Those of a batch without records: what was said of the records is gone.
+    pub(crate) fn without_records(self) -> Self {
+        Self(self.0 & (Self::LOG_APPEND_TIME | Self::TRANSACTIONAL | Self::CONTROL))
+    }
+
     pub(crate) fn with_control(self) -> Self {
         Self(self.0 | Self::CONTROL)
     }

@@ -107,22 +107,61 @@ pub(crate) fn decompress_lz4_with_any_header_checksum(bytes: &[u8], max_bytes: u
 /// # Errors
 /// Only what the codec's library answers; none of them fails for input that fits in memory.
 pub fn compress(codec: Codec, bytes: &[u8]) -> io::Result<Vec<u8>> {
-    match codec {
-        Codec::None => Ok(bytes.to_vec()),
-        Codec::Gzip => {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-            encoder.write_all(bytes)?;
-            encoder.finish()
+    let mut compressor = Compressor::new(codec)?;
+    compressor.write_all(bytes)?;
+    compressor.finish()
+}
+
+/// Compresses what is written to it, as [`compress`] does. Only the output is in memory.
+pub(crate) enum Compressor {
+    None(Vec<u8>),
+    Gzip(flate2::write::GzEncoder<Vec<u8>>),
+    Snappy(SnappyWriter),
+    Lz4(Box<FrameEncoder<Vec<u8>>>),
+    Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
+}
+
+impl Compressor {
+    pub(crate) fn new(codec: Codec) -> io::Result<Self> {
+        Ok(match codec {
+            Codec::None => Self::None(Vec::new()),
+            Codec::Gzip => Self::Gzip(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default())),
+            Codec::Snappy => Self::Snappy(SnappyWriter::new()),
+            Codec::Lz4 => {
+                // Kafka's decoder knows only independent blocks.
+                let info = FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
+                Self::Lz4(Box::new(FrameEncoder::with_frame_info(info, Vec::new())))
+            }
+            Codec::Zstd => Self::Zstd(zstd::stream::write::Encoder::new(Vec::new(), 3)?),
+        })
+    }
+
+    /// Everything, compressed.
+    pub(crate) fn finish(self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::None(bytes) => Ok(bytes),
+            Self::Gzip(encoder) => encoder.finish(),
+            Self::Snappy(writer) => writer.finish(),
+            Self::Lz4(encoder) => Ok(encoder.finish()?),
+            Self::Zstd(encoder) => encoder.finish(),
         }
-        Codec::Snappy => compress_snappy(bytes),
-        Codec::Lz4 => {
-            // Kafka's decoder knows only independent blocks.
-            let info = FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
-            let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
-            encoder.write_all(bytes)?;
-            Ok(encoder.finish()?)
+    }
+}
+
+impl Write for Compressor {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::None(out) => out.write(bytes),
+            Self::Gzip(encoder) => encoder.write(bytes),
+            Self::Snappy(writer) => writer.write(bytes),
+            Self::Lz4(encoder) => encoder.write(bytes),
+            Self::Zstd(encoder) => encoder.write(bytes),
         }
-        Codec::Zstd => zstd::stream::encode_all(bytes, 3),
+    }
+
+    /// Nothing: the output is whole when it is finished.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -158,18 +197,44 @@ const XERIAL_BLOCK_BYTES: usize = 32 * 1024;
 /// The most a snappy block can grow: its densest element makes 64 bytes out of 3.
 const SNAPPY_GROWTH_MAX: usize = 22;
 
-fn compress_snappy(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut out = Vec::from(XERIAL_MAGIC);
-    out.extend_from_slice(&1i32.to_be_bytes());
-    out.extend_from_slice(&1i32.to_be_bytes());
-    let mut encoder = snap::raw::Encoder::new();
-    for block in bytes.chunks(XERIAL_BLOCK_BYTES) {
-        let compressed = encoder.compress_vec(block).map_err(io::Error::other)?;
-        let length = u32::try_from(compressed.len()).map_err(io::Error::other)?;
-        out.extend_from_slice(&length.to_be_bytes());
-        out.extend_from_slice(&compressed);
+/// Writes snappy block by block, in the framing of snappy-java.
+pub(crate) struct SnappyWriter {
+    block: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl SnappyWriter {
+    fn new() -> Self {
+        let mut out = Vec::from(XERIAL_MAGIC);
+        out.extend_from_slice(&1i32.to_be_bytes());
+        out.extend_from_slice(&1i32.to_be_bytes());
+        Self { block: Vec::new(), out }
     }
-    Ok(out)
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(XERIAL_BLOCK_BYTES - self.block.len());
+        self.block.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        if self.block.len() == XERIAL_BLOCK_BYTES {
+            self.end_block()?;
+        }
+        Ok(count)
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        let compressed = snap::raw::Encoder::new().compress_vec(&self.block).map_err(io::Error::other)?;
+        let length = u32::try_from(compressed.len()).map_err(io::Error::other)?;
+        self.out.extend_from_slice(&length.to_be_bytes());
+        self.out.extend_from_slice(&compressed);
+        self.block.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<Vec<u8>> {
+        if !self.block.is_empty() {
+            self.end_block()?;
+        }
+        Ok(self.out)
+    }
 }
 
 /// Decodes snappy block by block. What begins with the magic of snappy-java is framed, all else is one bare block.

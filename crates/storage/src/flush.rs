@@ -357,7 +357,7 @@ impl Log {
         control
     }
 
-    /// What a new copy of the log shares with it.
+    /// What a new copy of the log shares with it, or a compaction: they take long, and syncs do not wait for them.
     pub(crate) fn copy_control(&mut self) -> Arc<JobControl> {
         self.copies.retain(|copy| copy.strong_count() > 0);
         let control = JobControl::new(self.side_files.clone());

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 
+use crate::compaction::{Piece, PieceDone};
 use crate::error::{FlushError, ReadError, TruncateError};
 use crate::flush::{FlushDone, FlushJob, JobControl};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
@@ -70,6 +71,19 @@ pub enum Step {
         /// The segment's base offset.
         base: Offset,
     },
+    /// A piece of a compaction was done, and there is more.
+    Compacting,
+    /// A compaction has come to its end.
+    Compacted {
+        /// Everything below is compacted.
+        cleaner_offset: Offset,
+        /// Bytes of batches in the segments it went over, before.
+        bytes_before: u64,
+        /// And after.
+        bytes_after: u64,
+        /// Segments that stay as they are, because of batches of an old format or damage in them.
+        segments_left_out: u32,
+    },
     /// Idempotent producers that were silent for too long were forgotten.
     ProducersExpired {
         /// How many.
@@ -104,6 +118,7 @@ pub(crate) enum Kind {
     Checkpoint,
     WriteIndexes,
     ExpireProducers,
+    Compact,
 }
 
 #[derive(Debug)]
@@ -123,6 +138,7 @@ enum Work {
         indexes: Arc<MemoryIndexes>,
         control: Arc<JobControl>,
     },
+    Compact(Piece),
 }
 
 /// A piece of work that was run, to be given back to its log.
@@ -140,6 +156,7 @@ enum Outcome {
     Unlinked(Unlink, Result<(), IoError>),
     Checkpointed(FlushDone),
     IndexesWritten(Arc<Segment>, Result<bool, IoError>),
+    Compacted(PieceDone),
 }
 
 impl WorkJob {
@@ -169,6 +186,7 @@ impl WorkJob {
                 };
                 Outcome::IndexesWritten(segment, written)
             }
+            Work::Compact(piece) => Outcome::Compacted(piece.run()),
         };
         WorkDone { kind: self.kind, outcome, _running: self.running }
     }
@@ -256,6 +274,7 @@ impl Log {
                 segment.rebuilt_indexes_written();
                 Ok(Some(Step::IndexesWritten { base: segment.base() }))
             }
+            Outcome::Compacted(done) => self.finish_compaction(done),
         }
     }
 
@@ -296,7 +315,13 @@ impl Log {
         {
             return Some((Kind::WriteIndexes, work));
         }
-        self.expire_producers(now).map(|step| (Kind::ExpireProducers, Work::Done(Ok(step))))
+        if let Some(step) = self.expire_producers(now) {
+            return Some((Kind::ExpireProducers, Work::Done(Ok(step))));
+        }
+        if !may(Kind::Compact) {
+            return None;
+        }
+        self.compaction_piece(now, limits.high_watermark).map(|piece| (Kind::Compact, Work::Compact(piece)))
     }
 
     /// By the clock only: a log that takes in old records would roll each time if it went by theirs.
@@ -373,7 +398,7 @@ impl Log {
                     Err(error) => return Err(error).context("rename", &from)?,
                 }
             }
-            self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
+            self.unlink_later(paths, now);
         }
         self.directory_changes += 1;
         snapshots::remove_unless(&self.place, |offset| offset >= base)?;
@@ -382,6 +407,11 @@ impl Log {
             bytes: retired.iter().map(|segment| segment.len()).sum(),
             log_start: self.start(),
         })
+    }
+
+    /// Has files that were given up removed after the delay.
+    pub(crate) fn unlink_later(&mut self, paths: Vec<PathBuf>, now: TimestampMs) {
+        self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
     }
 
     /// The time a segment's age counts from: its largest timestamp. Without one, and where it lies in the future and

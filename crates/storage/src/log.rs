@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::batch::{self, BatchError, BatchHeader, HEADER_BYTES, TimestampType};
 use crate::check::CheckedBatch;
 use crate::checkpoint::{self, CheckpointError};
+use crate::compaction::Compactor;
 use crate::data_dir::OpenHints;
 use crate::epochs::{EpochEnd, EpochHistory};
 use crate::error::{AppendError, Damaged, Fence, FlushError, OpenError, ReadError};
@@ -58,6 +59,7 @@ pub struct Log {
     /// Copies of the log under way, which go on beside flushes.
     pub(crate) copies: Vec<Weak<JobControl>>,
     pub(crate) unlinks: VecDeque<Unlink>,
+    pub(crate) compactor: Compactor,
     pub(crate) work: Weak<()>,
     /// Kinds of housekeeping that have failed since there was none left to do.
     pub(crate) failed_work: Vec<Kind>,
@@ -653,7 +655,7 @@ impl Log {
         if let Some(own) = self.active.segment.with_own_file(self.active.len)? {
             own.set_indexes(Indexes::Memory(self.active.indexes.indexes().clone()));
             own.publish(self.active.len, self.active.indexes.largest_timestamp());
-            self.shared.set_segments(self.shared.segments().with_last(own.clone()));
+            self.shared.update_segments(|segments| segments.with_last(own.clone()));
             self.active.segment = own.clone();
             self.directory_changes += 1;
             own.take_name().inspect_err(|error| self.shared.close(Fence::HalfDone(error.to_string())))?;
@@ -695,7 +697,10 @@ impl Log {
     /// The age at which the active segment rolls.
     pub(crate) fn segment_ms(&self) -> i64 {
         let base = self.active.segment.base();
-        self.options.segment_ms.saturating_sub(jitter(&self.place.dir, base, &self.options))
+        // The active segment is not compacted.
+        let lag_ms = self.options.compaction.as_ref().map_or(i64::MAX, |compaction| compaction.max_compaction_lag_ms);
+        let segment_ms = self.options.segment_ms.min(lag_ms);
+        segment_ms.saturating_sub(jitter(&self.place.dir, base, self.options.segment_jitter_ms.min(segment_ms)))
     }
 
     fn roll_if_due(
@@ -739,8 +744,7 @@ impl Log {
         if self.active.len == 0 {
             // An empty segment is replaced, not kept: two segments would begin at offsets with nothing between them.
             let old = std::mem::replace(&mut self.active, next);
-            let kept = self.shared.segments().split_below(old.segment.base()).0;
-            self.shared.set_segments(crate::segments::Segments::new(kept).with(segment));
+            self.shared.update_segments(|segments| segments.with_last(segment));
             return self.place.remove(&old.segment.path());
         }
         let file = match &self.active.file {
@@ -756,7 +760,7 @@ impl Log {
             indexes: Some(old.indexes.indexes().clone()),
             snapshot: Some(self.producers.encode_snapshot().into()),
         });
-        self.shared.set_segments(self.shared.segments().with(segment));
+        self.shared.update_segments(|segments| segments.with(segment));
         Ok(())
     }
 }
@@ -824,8 +828,7 @@ pub(crate) fn write_epochs(place: &Place, entries: &[(LeaderEpoch, Offset)]) -> 
 
 /// The milliseconds by which this segment rolls earlier than others. Drawn from its name, not from a generator: the
 /// storage has no randomness, and what matters is that logs differ.
-fn jitter(dir: &Path, base: Offset, options: &LogOptions) -> i64 {
-    let max = options.segment_jitter_ms.min(options.segment_ms);
+fn jitter(dir: &Path, base: Offset, max: i64) -> i64 {
     if max <= 0 {
         return 0;
     }

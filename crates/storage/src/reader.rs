@@ -113,6 +113,12 @@ impl Shared {
         *self.segments.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(segments);
     }
 
+    /// Replaces the list by one made from it. A roll and a compaction may do so at the same time.
+    pub(crate) fn update_segments(&self, change: impl FnOnce(&Segments) -> Segments) {
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        *segments = Arc::new(change(&segments));
+    }
+
     pub(crate) fn epochs(&self) -> Arc<[(LeaderEpoch, Offset)]> {
         self.epochs.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -441,7 +441,7 @@ impl<R: BufRead> Body<'_, R> {
 }
 
 #[inline]
-fn varint<E: From<RecordFault>>(mut next: impl FnMut() -> Result<u8, E>) -> Result<i32, E> {
+pub(crate) fn varint<E: From<RecordFault>>(mut next: impl FnMut() -> Result<u8, E>) -> Result<i32, E> {
     let first = next()?;
     if first < 0x80 {
         return Ok(i32::from(first >> 1) ^ -i32::from(first & 1));
@@ -461,7 +461,7 @@ fn varint<E: From<RecordFault>>(mut next: impl FnMut() -> Result<u8, E>) -> Resu
 }
 
 #[inline]
-fn varlong<E: From<RecordFault>>(mut next: impl FnMut() -> Result<u8, E>) -> Result<i64, E> {
+pub(crate) fn varlong<E: From<RecordFault>>(mut next: impl FnMut() -> Result<u8, E>) -> Result<i64, E> {
     let first = next()?;
     if first < 0x80 {
         return Ok(i64::from(first >> 1) ^ -i64::from(first & 1));

@@ -53,6 +53,11 @@ impl<'f> Walk<'f> {
         Self { window_bytes: SMALL_WINDOW_BYTES, ..Self::new(file, position, end) }
     }
 
+    /// As [`Walk::new`], reading so many bytes at a time.
+    pub(crate) fn with_window(file: &'f dyn File, position: u64, end: u64, window_bytes: usize) -> Self {
+        Self { window_bytes, ..Self::new(file, position, end) }
+    }
+
     /// The next batch, whole.
     pub(crate) fn next_batch(&mut self) -> io::Result<Found<BatchView<'_>>> {
         let position = self.position;

@@ -81,6 +81,8 @@ pub(crate) struct Segment {
     indexes: Mutex<Option<Indexes>>,
     rebuilt: AtomicBool,
     retired: AtomicBool,
+    /// Its data file may still have the name of a replacement that is being put in place.
+    in_swap: AtomicBool,
     damage: KnownDamage,
 }
 
@@ -97,8 +99,30 @@ impl Segment {
             indexes: Mutex::new(None),
             rebuilt: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            in_swap: AtomicBool::new(false),
             damage: KnownDamage::default(),
         }
+    }
+
+    /// A segment made by compaction from others, until [`Segment::in_place`] under the name of a replacement.
+    pub(crate) fn replacement(
+        place: Place,
+        base: Offset,
+        len: u64,
+        largest_timestamp: TimestampMs,
+        file: &dyn File,
+    ) -> io::Result<Self> {
+        let segment = Self::new(place, base, len);
+        let _ = segment.inode.set(file.metadata()?.inode);
+        segment.largest_timestamp.store(largest_timestamp.0, Ordering::Relaxed);
+        segment.in_swap.store(true, Ordering::SeqCst);
+        Ok(segment)
+    }
+
+    /// Its files have their names.
+    pub(crate) fn in_place(&self) {
+        self.unload_indexes();
+        self.in_swap.store(false, Ordering::SeqCst);
     }
 
     /// The offset its name tells.
@@ -135,7 +159,7 @@ impl Segment {
     /// Its data file. `NotFound` if it is gone, or if the name is another file's by now.
     pub(crate) fn file(&self) -> Result<Arc<dyn File>, IoError> {
         let open = || {
-            let file = self.place.fs.open(&self.path(), OpenMode::ReadWrite)?;
+            let file = self.open_data()?;
             let inode = file.metadata()?.inode;
             if *self.inode.get_or_init(|| inode) != inode {
                 return Err(io::Error::new(io::ErrorKind::NotFound, "the name is another file's now"));
@@ -143,6 +167,19 @@ impl Segment {
             Ok(file)
         };
         self.file.get(&self.place.open_files, open).context("open", &self.path())
+    }
+
+    fn open_data(&self) -> io::Result<Arc<dyn File>> {
+        if self.in_swap.load(Ordering::SeqCst) {
+            // First under the name that it will lose: between the two looks it may get the other one.
+            let name =
+                SegmentFileName { base_offset: self.base, kind: SegmentFile::Log, state: SegmentFileState::Swap };
+            match self.place.fs.open(&self.place.dir.join(name.to_string()), OpenMode::ReadWrite) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened,
+            }
+        }
+        self.place.fs.open(&self.path(), OpenMode::ReadWrite)
     }
 
     /// Closes its data file until it is next used.

@@ -54,6 +54,15 @@ impl Segments {
         Self::new(by_base)
     }
 
+    /// The list with `new` segments in the place of `old` ones, of which those that are not in it are passed over.
+    pub(crate) fn replaced(&self, old: &[(Arc<Segment>, Offset)], new: &[Arc<Segment>]) -> Self {
+        let is_old = |segment: &Arc<Segment>| old.iter().any(|(old, _)| Arc::ptr_eq(old, segment));
+        let at = self.by_base.iter().position(is_old).unwrap_or(self.by_base.len());
+        let mut by_base: Vec<_> = self.by_base.iter().filter(|segment| !is_old(segment)).cloned().collect();
+        by_base.splice(at..at, new.iter().cloned());
+        Self::new(by_base)
+    }
+
     /// The list without what lies below `base`, and what was taken out.
     pub(crate) fn split_below(&self, base: Offset) -> (Vec<Arc<Segment>>, Self) {
         let keep = self.by_base.partition_point(|segment| segment.base() < base);

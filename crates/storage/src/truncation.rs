@@ -274,6 +274,7 @@ impl Log {
     /// Nothing from `end` on counts as flushed any more, by this log or by a job under way.
     fn lower_marks(&mut self, end: Offset) {
         self.lower_jobs(end);
+        self.compactor.lower(end);
         self.recovery_point = self.recovery_point.min(end.max(Offset::ZERO));
         self.shared.set_flushed(self.shared.flushed().min(end.max(Offset::ZERO)));
     }

@@ -1,6 +1,176 @@
 //! Compaction (`cleanup.policy=compact`): of the records of one key the last one stays.
+//!
+//! The log has a clean part, from its start to the *cleaner offset*, and a dirty one behind it. A compaction puts the
+//! keys of the dirty part, with the last offset of each, into a map of fixed size, and then writes the segments from the
+//! start up to where the map reaches anew, without the records that a later one of their key supersedes. Small neighbours
+//! become one segment. Offsets never change: a batch that loses records still covers its offsets, and the last batch of
+//! each segment that is written stays, if only as a header, so that segments go on where the one before ends. The active
+//! segment, what is not flushed, what is not replicated, and open transactions are not touched.
+//!
+//! Tombstones go after `delete_retention_ms`, counted from the compaction that first sees them clean, which writes the
+//! time into the batch (KIP-534); markers of transactions likewise, once no record of theirs is left. Records of aborted
+//! transactions go at once. A segment with a batch that cannot be compacted (of an old format, or damaged) stays as it
+//! is, and behind it tombstones and markers stay too: what they are about may be in it.
+//!
+//! Memory: 24 bytes for each key of the dirty part plus a ninth, within [`CompactionMemory`], and per compaction a few
+//! buffers of `io_buffer_bytes`, one batch as it is stored and as it is written anew, one bit for each of its records,
+//! what a decompressor needs, an entry for each known producer and each aborted transaction, and the indexes of the
+//! segment being written.
+//!
+//! Source of the rules: Kafka's `LogCleaner`, `Cleaner`, `LogCleanerManager`.
 
+mod filter;
 mod offset_map;
 mod options;
+mod output;
+mod plan;
+mod records;
+mod run;
+mod swap;
+mod transactions;
 
+use filter::LastBatches;
+use offset_map::OffsetMap;
 pub use options::{CompactionMemory, CompactionOptions};
+use plan::Cleanable;
+use run::{Begin, Progress, Run};
+
+use crate::error::FlushError;
+use crate::housekeeping::Step;
+use crate::io::IoError;
+use crate::log::Log;
+use crate::{Offset, TimestampMs};
+
+/// What a log knows about its compaction.
+#[derive(Debug, Default)]
+pub(crate) struct Compactor {
+    /// Everything below is compacted.
+    cleaner_offset: Offset,
+    /// A pass has ended below this, for want of memory.
+    unfinished_below: Offset,
+    /// The compaction under way, between two pieces of it.
+    run: Option<Box<Run>>,
+    /// Not before this time is there to be another.
+    not_before: Option<TimestampMs>,
+}
+
+/// A piece of a compaction, to be run on whatever thread.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    run: Box<Run>,
+    now: TimestampMs,
+}
+
+/// A piece that was run.
+#[derive(Debug)]
+pub(crate) struct PieceDone {
+    run: Box<Run>,
+    now: TimestampMs,
+    progress: Result<Progress, IoError>,
+}
+
+impl Piece {
+    pub(crate) fn run(mut self) -> PieceDone {
+        let progress = self.run.advance();
+        PieceDone { run: self.run, now: self.now, progress }
+    }
+}
+
+impl Compactor {
+    pub(crate) fn new(cleaner_offset: Offset) -> Self {
+        Self { cleaner_offset, ..Self::default() }
+    }
+
+    /// What is compacted now ends at `end` at the latest.
+    pub(crate) fn lower(&mut self, end: Offset) {
+        self.cleaner_offset = self.cleaner_offset.min(end.max(Offset::ZERO));
+        self.unfinished_below = self.unfinished_below.min(end);
+        self.run = None;
+    }
+}
+
+impl Log {
+    /// Everything below is compacted (Kafka's first dirty offset); the log start if nothing is.
+    pub fn cleaner_offset(&self) -> Offset {
+        let known = self.compactor.cleaner_offset;
+        if known < self.start() || known > self.end() { self.start() } else { known }
+    }
+
+    /// The next piece of compaction that is due.
+    pub(crate) fn compaction_piece(&mut self, now: TimestampMs, high_watermark: Offset) -> Option<Piece> {
+        let Some(options) = self.options.compaction.clone() else {
+            self.compactor.run = None;
+            return None;
+        };
+        if let Some(run) = self.compactor.run.take() {
+            return Some(Piece { run, now });
+        }
+        if self.compactor.not_before.is_some_and(|due| now < due) {
+            return None;
+        }
+        let first_dirty = self.cleaner_offset();
+        // What is being compacted must be durable with all that follows from it, and must not be where the flush mark is.
+        let durable = self.sealed.first().map_or(self.recovery_point, |sealed| sealed.segment.base());
+        let stable = self.producers.first_open_transaction().unwrap_or(Offset::MAX);
+        let active = self.active.segment.base();
+        let limit = high_watermark.min(durable).min(self.recovery_point).min(stable).min(active);
+        let segments = self.shared.segments();
+        let cleanable = Cleanable::of(segments.with_ends(self.end()), first_dirty, limit);
+        let end = cleanable.end()?;
+        let forced = self.compactor.unfinished_below > first_dirty;
+        if !forced && !cleanable.is_worth_it(&options) && options.max_compaction_lag_ms == i64::MAX {
+            return None;
+        }
+        let offsets = u64::try_from(end - first_dirty).unwrap_or(0);
+        let memory = options.memory.take(OffsetMap::bytes_for(offsets))?;
+        let begin = Begin {
+            place: self.place.clone(),
+            shared: self.shared.clone(),
+            control: self.copy_control(),
+            log_options: self.options.clone(),
+            options,
+            now,
+            last_batches: LastBatches::of(&self.producers),
+            map: OffsetMap::new(memory, first_dirty),
+            cleanable,
+            forced,
+        };
+        Some(Piece { run: Box::new(Run::new(begin)), now })
+    }
+
+    /// Takes note of a piece that was run.
+    pub(crate) fn finish_compaction(&mut self, done: PieceDone) -> Result<Option<Step>, FlushError> {
+        let PieceDone { mut run, now, progress } = done;
+        let given_up = run.take_given_up();
+        if !given_up.is_empty() {
+            self.unlink_later(given_up, now);
+        }
+        let backoff_ms = self.options.compaction.as_ref().map_or(0, |options| options.backoff_ms);
+        match progress {
+            Ok(_) if run.is_void() => Ok(None),
+            Ok(Progress::Going) => {
+                self.compactor.run = Some(run);
+                Ok(Some(Step::Compacting))
+            }
+            Ok(Progress::Finished { upto, limit, totals }) => {
+                self.compactor.cleaner_offset = upto;
+                self.compactor.unfinished_below = limit;
+                Ok(Some(Step::Compacted {
+                    cleaner_offset: upto,
+                    bytes_before: totals.bytes_before,
+                    bytes_after: totals.bytes_after,
+                    segments_left_out: totals.segments_left_out,
+                }))
+            }
+            Ok(Progress::Idle) => {
+                self.compactor.not_before = Some(now.after(backoff_ms));
+                Ok(None)
+            }
+            Ok(Progress::Superseded) => Ok(None),
+            Err(error) => {
+                self.compactor.not_before = Some(now.after(backoff_ms));
+                Err(error.into())
+            }
+        }
+    }
+}

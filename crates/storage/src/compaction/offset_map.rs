@@ -101,11 +101,6 @@ impl OffsetMap {
         self.end = self.end.max(end);
     }
 
-    /// Keys in it.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Notes that `key` was at `offset`, which is above all noted before. False if there is no room for another key.
     pub(crate) fn put(&mut self, key: KeyHash, offset: Offset) -> bool {
         let Ok(next) = u64::try_from(offset.next().0) else { return true };
@@ -165,7 +160,7 @@ mod tests {
                 refused += 1;
             }
         }
-        assert_eq!(map.len(), 900);
+        assert_eq!(map.len, 900);
         assert!(refused > 0);
         for key in 0..1009 {
             assert_eq!(map.get(hash(key)), model.get(&key).map(|offset| Offset(*offset)), "key {key}");

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use crate::batch::BatchFault;
 use crate::checkpoint::{self, CheckpointError};
+use crate::compaction::Compactor;
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, OpenError, ReadError};
@@ -55,7 +56,10 @@ pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Resul
     let tidied = tidy(&place)?;
     let mut opening = Opening::new(place, options, tidied)?;
     opening.run(&state, hints)?;
-    opening.into_log(state, topic_id)
+    let (mut log, report) = opening.into_log(state, topic_id)?;
+    // Past the end it is of a history that was lost: nothing is known to be compacted.
+    log.compactor = Compactor::new(hints.cleaner_offset.filter(|offset| *offset <= log.end()).unwrap_or(Offset::ZERO));
+    Ok((log, report))
 }
 
 /// A log being opened.
@@ -581,6 +585,7 @@ impl Opening {
             topic_id,
             jobs: Vec::new(),
             copies: Vec::new(),
+            compactor: Compactor::default(),
             unlinks: VecDeque::new(),
             work: Weak::new(),
             failed_work: Vec::new(),

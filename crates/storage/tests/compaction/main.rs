@@ -1,0 +1,7 @@
+//! Compaction on the simulated disk: what stays, what goes and when, and what a crash leaves of it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod keyed;
+mod rules;
