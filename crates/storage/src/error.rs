@@ -131,6 +131,9 @@ pub enum AppendError {
     /// Replicated bytes that are not batches.
     #[error(transparent)]
     Corrupt(#[from] BatchError),
+    /// The batch was appended, and the log truncated below it before it was synced.
+    #[error("the log was truncated before the batch was synced")]
+    Truncated,
     /// There is no offset left for the batch: 2^63-1 is the last.
     #[error("no offsets are left")]
     OffsetsExhausted,

@@ -315,7 +315,7 @@ impl Log {
     }
 
     /// A job for the batches that are not durable yet.
-    fn flush_job(&mut self) -> Option<FlushJob> {
+    pub(crate) fn flush_job(&mut self) -> Option<FlushJob> {
         let unsynced_files = self.directory_changes > self.directory_synced;
         if self.flushed() >= self.end() && !unsynced_files {
             return None;
@@ -336,6 +336,7 @@ impl Log {
     }
 
     fn job(&mut self, sealed: Vec<Sealed>, checkpoint: Option<Checkpoint>) -> FlushJob {
+        self.unsynced_since = None;
         FlushJob {
             place: self.place.clone(),
             shared: self.shared.clone(),

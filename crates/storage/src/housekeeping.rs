@@ -61,6 +61,11 @@ pub enum Step {
         /// The segment's base offset.
         base: Offset,
     },
+    /// The records that were due by the policy on syncs were synced.
+    Flushed {
+        /// The flush mark now.
+        flushed: Offset,
+    },
     /// Segments that no longer grow were synced with their indexes and snapshots.
     Checkpointed {
         /// The recovery point now.
@@ -115,6 +120,7 @@ pub(crate) enum Kind {
     Roll,
     Retire,
     ReadAge,
+    Flush,
     Checkpoint,
     WriteIndexes,
     ExpireProducers,
@@ -130,6 +136,7 @@ enum Work {
         unlink: Unlink,
     },
     ReadAge(Arc<Segment>),
+    Flush(FlushJob),
     Checkpoint(FlushJob),
     WriteIndexes {
         place: Place,
@@ -154,6 +161,7 @@ pub struct WorkDone {
 enum Outcome {
     Done(Result<Step, FlushError>),
     Unlinked(Unlink, Result<(), IoError>),
+    Flushed(FlushDone),
     Checkpointed(FlushDone),
     IndexesWritten(Arc<Segment>, Result<bool, IoError>),
     Compacted(PieceDone),
@@ -176,6 +184,7 @@ impl WorkJob {
                     Ok(Step::AgeRead { base: segment.base() })
                 }
             }),
+            Work::Flush(job) => Outcome::Flushed(job.run()),
             Work::Checkpoint(job) => Outcome::Checkpointed(job.run()),
             Work::WriteIndexes { place, segment, end, indexes, control } => {
                 let written = {
@@ -263,6 +272,7 @@ impl Log {
                 }
                 Ok(Some(Step::FilesRemoved))
             }
+            Outcome::Flushed(done) => self.finish_flush(done).map(|flushed| Some(Step::Flushed { flushed })),
             Outcome::Checkpointed(done) => {
                 self.finish_flush(done)?;
                 Ok(Some(Step::Checkpointed { recovery_point: self.recovery_point }))
@@ -290,6 +300,12 @@ impl Log {
             && let Some(unlink) = self.unlinks.pop_front_if(|unlink| unlink.due <= now)
         {
             return Some((Kind::Unlink, Work::Unlink { place: self.place.clone(), unlink }));
+        }
+        if may(Kind::Flush)
+            && self.is_flush_due(now)
+            && let Some(job) = self.begin_flush()
+        {
+            return Some((Kind::Flush, Work::Flush(job)));
         }
         if may(Kind::Roll)
             && let Some(step) = self.roll_by_age(now).transpose()

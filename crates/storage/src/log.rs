@@ -20,7 +20,7 @@ use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::lock::lock_directory;
 use crate::names::SegmentFile;
-use crate::options::{FlushPolicy, InvalidOption, LogOptions};
+use crate::options::{InvalidOption, LogOptions};
 use crate::producers::{ProducerTable, Sequence};
 use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
@@ -63,6 +63,8 @@ pub struct Log {
     pub(crate) work: Weak<()>,
     /// Kinds of housekeeping that have failed since there was none left to do.
     pub(crate) failed_work: Vec<Kind>,
+    /// The time of the first append since the last flush began.
+    pub(crate) unsynced_since: Option<TimestampMs>,
     pub(crate) producers_looked_at: Option<TimestampMs>,
     pub(crate) topic_id: TopicId,
     pub(crate) lock: Option<Box<dyn DirLock>>,
@@ -243,6 +245,18 @@ impl Log {
         epoch: LeaderEpoch,
         batch: &CheckedBatch<B>,
     ) -> Result<Appended, AppendError> {
+        let appended = self.append_unsynced(now, epoch, batch)?;
+        self.flush_by_policy(now)?;
+        Ok(Appended { durability: self.durability(appended.last), ..appended })
+    }
+
+    /// As [`Log::append_checked`], whatever the policy on syncs.
+    pub(crate) fn append_unsynced<B: AsRef<[u8]>>(
+        &mut self,
+        now: TimestampMs,
+        epoch: LeaderEpoch,
+        batch: &CheckedBatch<B>,
+    ) -> Result<Appended, AppendError> {
         self.shared.usable()?;
         let first = self.shared.end();
         let last = last_of(first, batch.last_offset_delta())?;
@@ -275,8 +289,8 @@ impl Log {
         }
         // Last: who sees the end sees all of the above.
         self.shared.set_end(last.next());
-        self.flush_by_policy()?;
-        Ok(Appended { first, last, timestamp, duplicate: false, durability: self.durability(last) })
+        self.unsynced_since.get_or_insert(now);
+        Ok(Appended { first, last, timestamp, duplicate: false, durability: Durability::Buffered })
     }
 
     /// Appends batches as a follower: they keep the offsets and epochs that the leader gave them. A batch that breaks
@@ -312,7 +326,8 @@ impl Log {
             }
             return Err(error);
         }
-        self.flush_by_policy()?;
+        self.unsynced_since.get_or_insert(now);
+        self.flush_by_policy(now)?;
         let durability = self.durability(last);
         Ok(Appended { first, last, timestamp: TimestampMs::NONE, duplicate: false, durability })
     }
@@ -476,27 +491,6 @@ impl Log {
         checkpoint::replace_file(&*self.place.fs, &snapshot, &self.producers.encode_snapshot())?;
         self.state.record(&self.place, clean)?;
         Ok(report)
-    }
-
-    /// The durability of a record, by where the flush mark is.
-    fn durability(&self, last: Offset) -> Durability {
-        if last < self.flushed() { Durability::Synced } else { Durability::Buffered }
-    }
-
-    /// Syncs if the policy wants it now.
-    fn flush_by_policy(&mut self) -> Result<(), AppendError> {
-        let due = match self.options.flush {
-            FlushPolicy::None => false,
-            FlushPolicy::EachAppend => true,
-            FlushPolicy::EveryMessages(messages) => u64::try_from(self.end() - self.flushed()).unwrap_or(0) >= messages,
-        };
-        if due {
-            self.flush().map_err(|error| match error {
-                FlushError::Io(error) => AppendError::Io(error),
-                FlushError::Closed(fence) => AppendError::Closed(fence),
-            })?;
-        }
-        Ok(())
     }
 
     /// Makes it durable that the log is not as its last clean close left it. Before the first change of any kind.
@@ -723,10 +717,7 @@ impl Log {
         }
         // Too far off for that. The recovery point goes behind the gap, or recovery would take it for a lost tail.
         self.roll(first)?;
-        self.checkpoint().map_err(|error| match error {
-            FlushError::Io(error) => AppendError::Io(error),
-            FlushError::Closed(fence) => AppendError::Closed(fence),
-        })?;
+        self.checkpoint()?;
         self.recovery_point = first;
         self.record_state(self.start(), first, self.flush_mark())?;
         Ok(())

@@ -7,8 +7,9 @@ use crate::open_files::OpenFiles;
 /// When [`crate::Log`] syncs by itself.
 ///
 /// A broker leaves this at [`FlushPolicy::None`] and syncs on a thread of its own with [`crate::Log::begin_flush`], so
-/// that one sync serves all that wait.
+/// that one sync serves all that wait. Threads that share a log through [`crate::SharedLog`] get that without more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FlushPolicy {
     /// Never: the caller flushes, or the operating system writes back in its own time. A crash of the process loses
     /// nothing, a power cut loses what was not flushed.
@@ -16,6 +17,9 @@ pub enum FlushPolicy {
     None,
     /// As soon as this many records are not synced yet (Kafka's `flush.messages`).
     EveryMessages(u64),
+    /// With the first append, or step of [housekeeping](crate::Log::housekeeping), at least so many milliseconds after the
+    /// first record that is not synced yet (Kafka's `flush.ms`): a power cut loses about as much as came in that time.
+    EveryMs(i64),
     /// Before each append returns: nothing that was acknowledged is lost.
     EachAppend,
 }
@@ -108,6 +112,9 @@ impl LogOptions {
         if self.flush == FlushPolicy::EveryMessages(0) {
             return invalid("flush", "a number of messages of at least 1");
         }
+        if matches!(self.flush, FlushPolicy::EveryMs(..0)) {
+            return invalid("flush", "a number of milliseconds of at least 0");
+        }
         if self.file_delete_delay_ms < 0 {
             return invalid("file_delete_delay_ms", "at least 0");
         }
@@ -160,6 +167,7 @@ mod tests {
             (LogOptions { retention_ms: -2, ..LogOptions::default() }, "retention_ms"),
             (LogOptions { retention_bytes: -2, ..LogOptions::default() }, "retention_bytes"),
             (LogOptions { flush: FlushPolicy::EveryMessages(0), ..LogOptions::default() }, "flush"),
+            (LogOptions { flush: FlushPolicy::EveryMs(-1), ..LogOptions::default() }, "flush"),
             (LogOptions { file_delete_delay_ms: -1, ..LogOptions::default() }, "file_delete_delay_ms"),
             (LogOptions { producer_id_expiration_ms: 0, ..LogOptions::default() }, "producer_id_expiration_ms"),
             (LogOptions { max_producer_ids: 0, ..LogOptions::default() }, "max_producer_ids"),

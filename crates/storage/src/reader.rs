@@ -192,6 +192,16 @@ impl LogReader {
         self.shared.end()
     }
 
+    /// Why the log takes no more calls, if it does not.
+    pub(crate) fn usable(&self) -> Result<(), Fence> {
+        self.shared.usable()
+    }
+
+    /// Closes the log.
+    pub(crate) fn close(&self, fence: Fence) {
+        self.shared.close(fence);
+    }
+
     /// Everything below was synced.
     pub fn flushed(&self) -> Offset {
         self.shared.flushed()

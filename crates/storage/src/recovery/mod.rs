@@ -589,6 +589,7 @@ impl Opening {
             unlinks: VecDeque::new(),
             work: Weak::new(),
             failed_work: Vec::new(),
+            unsynced_since: None,
             producers_looked_at: None,
             lock: None,
         };

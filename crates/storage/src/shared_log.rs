@@ -1,0 +1,202 @@
+//! One log for many writing threads, and one sync for all of them that wait.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::check::{CheckedBatch, ProduceRules};
+use crate::error::{AppendError, Fence, FlushError};
+use crate::housekeeping::{Step, WorkLimits};
+use crate::log::{Appended, CloseReport, Durability, Log};
+use crate::reader::LogReader;
+use crate::{LeaderEpoch, Offset, TimestampMs};
+
+/// A log that threads share. Clones are the same log.
+///
+/// Batches are checked and syncs run outside of the lock on the writer. An append that the log's
+/// [policy](crate::FlushPolicy) wants synced waits for the sync: of all that wait, one thread syncs for all others, and
+/// what comes in meanwhile waits for the next. There are no threads in here but the callers'.
+#[derive(Clone, Debug)]
+pub struct SharedLog {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// `None` once it was closed.
+    log: Mutex<Option<Log>>,
+    reader: LogReader,
+    /// The log's rules for batches, to check them without its lock.
+    rules: RwLock<ProduceRules>,
+    /// Whether a thread is syncing, or about to.
+    has_leader: Mutex<bool>,
+    synced: Condvar,
+}
+
+impl SharedLog {
+    /// Shares a log.
+    pub fn new(log: Log) -> Self {
+        let (reader, rules) = (log.reader(), RwLock::new(log.options().rules.clone()));
+        let log = Mutex::new(Some(log));
+        Self { inner: Arc::new(Inner { log, reader, rules, has_leader: Mutex::new(false), synced: Condvar::new() }) }
+    }
+
+    /// Checks a producer's batch and appends it, as [`Log::append`]; waits for a sync if the log's policy wants one.
+    ///
+    /// # Errors
+    /// As [`Log::append`], and [`AppendError::Truncated`] if another thread truncated the log before the sync. A sync that
+    /// fails is reported to each append that waited for it, and closes the log.
+    pub fn append(&self, now: TimestampMs, epoch: LeaderEpoch, batch: &[u8]) -> Result<Appended, AppendError> {
+        let batch = {
+            let rules = self.inner.rules.read().unwrap_or_else(PoisonError::into_inner);
+            CheckedBatch::check(batch, &rules, now)?
+        };
+        self.append_checked(now, epoch, &batch)
+    }
+
+    /// As [`SharedLog::append`], of a batch that was checked.
+    ///
+    /// # Errors
+    /// As [`SharedLog::append`].
+    pub fn append_checked<B: AsRef<[u8]>>(
+        &self,
+        now: TimestampMs,
+        epoch: LeaderEpoch,
+        batch: &CheckedBatch<B>,
+    ) -> Result<Appended, AppendError> {
+        let (appended, generation) = {
+            let mut log = self.lock();
+            let log = log.as_mut().ok_or(Fence::Closed)?;
+            let appended = log.append_unsynced(now, epoch, batch)?;
+            if !log.is_flush_due(now) {
+                return Ok(Appended { durability: log.durability(appended.last), ..appended });
+            }
+            (appended, log.generation())
+        };
+        self.wait_for_sync(appended.last.next(), generation)?;
+        Ok(Appended { durability: Durability::Synced, ..appended })
+    }
+
+    /// Waits until all is synced that was appended before the call, and returns the flush mark.
+    ///
+    /// # Errors
+    /// [`FlushError::Closed`] if the log is closed, perhaps because the sync failed.
+    pub fn flush(&self) -> Result<Offset, FlushError> {
+        let (end, generation) = {
+            let log = self.lock();
+            let log = log.as_ref().ok_or(Fence::Closed)?;
+            (log.end(), log.generation())
+        };
+        match self.wait_for_sync(end, generation) {
+            // What was cut off does not have to be synced.
+            Ok(()) | Err(AppendError::Truncated) => Ok(self.inner.reader.flushed()),
+            Err(AppendError::Closed(fence)) => Err(fence.into()),
+            Err(AppendError::Io(error)) => Err(error.into()),
+            Err(other) => unreachable!("a sync checks no batch: {other}"),
+        }
+    }
+
+    /// Does something else with the log, while all other threads that want to append wait.
+    ///
+    /// # Errors
+    /// [`Fence::Closed`] after [`SharedLog::close`].
+    pub fn with<T>(&self, use_log: impl FnOnce(&mut Log) -> T) -> Result<T, Fence> {
+        let mut log = self.lock();
+        let log = log.as_mut().ok_or(Fence::Closed)?;
+        let result = use_log(log);
+        let mut rules = self.inner.rules.write().unwrap_or_else(PoisonError::into_inner);
+        if *rules != log.options().rules {
+            *rules = log.options().rules.clone();
+        }
+        Ok(result)
+    }
+
+    /// Does the next piece of housekeeping that is due, outside of the lock on the writer as far as it takes long; `None`
+    /// if none is, or if another thread is at it.
+    ///
+    /// # Errors
+    /// As [`Log::finish_work`].
+    pub fn housekeeping_step(&self, now: TimestampMs, limits: &WorkLimits) -> Result<Option<Step>, FlushError> {
+        while let Some(job) = self.with(|log| log.begin_work(now, limits))? {
+            let done = job.run();
+            if let Some(step) = self.with(|log| log.finish_work(done))?? {
+                return Ok(Some(step));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A reader of the log.
+    pub fn reader(&self) -> LogReader {
+        self.inner.reader.clone()
+    }
+
+    /// Closes the log for all that share it; see [`Log::close`].
+    ///
+    /// # Errors
+    /// As [`Log::close`].
+    pub fn close(&self) -> Result<CloseReport, FlushError> {
+        // Its lock is held to the end: who finds the log gone finds its readers told why.
+        let mut log = self.lock();
+        log.take().ok_or(Fence::Closed)?.close()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Log>> {
+        self.inner.log.lock().unwrap_or_else(|poisoned| {
+            // Where it was when it was left, nobody can tell.
+            self.inner.reader.close(Fence::HalfDone("a thread panicked while it used the log".to_owned()));
+            poisoned.into_inner()
+        })
+    }
+
+    fn has_leader(&self) -> MutexGuard<'_, bool> {
+        self.inner.has_leader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all below `upto` is synced, and syncs if nobody else does.
+    fn wait_for_sync(&self, upto: Offset, generation: u64) -> Result<(), AppendError> {
+        let mut has_leader = self.has_leader();
+        loop {
+            let reader = &self.inner.reader;
+            if reader.generation() != generation {
+                return Err(AppendError::Truncated);
+            }
+            if reader.flushed() >= upto {
+                return Ok(());
+            }
+            reader.usable()?;
+            if *has_leader {
+                has_leader = self.inner.synced.wait(has_leader).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            *has_leader = true;
+            drop(has_leader);
+            let leader = Leader { log: self };
+            let synced = self.sync();
+            drop(leader);
+            if let Err(AppendError::Io(error)) = synced {
+                return Err(error.into());
+            }
+            // Otherwise the marks and the fence tell: what this sync did not do, closing the log may have done.
+            has_leader = self.has_leader();
+        }
+    }
+
+    /// One sync, without the lock on the writer.
+    fn sync(&self) -> Result<(), AppendError> {
+        let Some(job) = self.with(Log::flush_job)? else { return Ok(()) };
+        let done = job.run();
+        self.with(|log| log.finish_flush(done))??;
+        Ok(())
+    }
+}
+
+/// The thread that syncs. However it ends, another one may.
+struct Leader<'a> {
+    log: &'a SharedLog,
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        *self.log.has_leader() = false;
+        self.log.inner.synced.notify_all();
+    }
+}
