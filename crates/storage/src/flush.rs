@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::checkpoint::replace_file;
 use crate::error::{Fence, FlushError};
 use crate::fs::File;
+use crate::index::AbortedTransaction;
 use crate::indexes::{IndexWriter, MemoryIndexes};
 use crate::io::{IoContext, IoError};
 use crate::log::{Log, write_epochs};
@@ -18,6 +19,7 @@ use crate::names::SegmentFile;
 use crate::reader::Shared;
 use crate::segment::{Place, Segment};
 use crate::state_file::{FlushMark, StateFile};
+use crate::transactions;
 use crate::{LeaderEpoch, Offset};
 
 /// A segment that no longer grows and is not synced yet.
@@ -31,6 +33,8 @@ pub(crate) struct Sealed {
     pub(crate) end: Offset,
     /// Indexes to be written to their files.
     pub(crate) indexes: Option<Arc<MemoryIndexes>>,
+    /// Aborted transactions to be written to their file, if there are any.
+    pub(crate) aborted: Option<Arc<[AbortedTransaction]>>,
     /// The producers' state at its end, to be written as a snapshot.
     pub(crate) snapshot: Option<Arc<[u8]>>,
 }
@@ -204,6 +208,10 @@ impl FlushJob {
         }
         if let Some(snapshot) = &sealed.snapshot {
             replace_file(&*self.place.fs, &self.place.path(sealed.end, SegmentFile::ProducerSnapshot), snapshot)?;
+        }
+        if let Some(aborted) = &sealed.aborted {
+            transactions::write_file(&self.place, sealed.segment.base(), aborted)?;
+            sealed.segment.transactions().unload();
         }
         if let Some(indexes) = &sealed.indexes {
             IndexWriter::write_files(&self.place, sealed.segment.base(), indexes)?;

@@ -8,12 +8,14 @@ use std::sync::{Arc, PoisonError, Weak};
 use crate::compaction::{Piece, PieceDone};
 use crate::error::{FlushError, ReadError, TruncateError};
 use crate::flush::{FlushDone, FlushJob, JobControl};
+use crate::index::AbortedTransaction;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
 use crate::log::Log;
 use crate::retention::{self, Candidate};
 use crate::segment::{Place, Segment};
 use crate::snapshots;
+use crate::transactions;
 use crate::truncation::SEGMENT_FILES;
 use crate::{Offset, TimestampMs};
 
@@ -142,7 +144,8 @@ enum Work {
         place: Place,
         segment: Arc<Segment>,
         end: Offset,
-        indexes: Arc<MemoryIndexes>,
+        indexes: Option<Arc<MemoryIndexes>>,
+        aborted: Option<Arc<[AbortedTransaction]>>,
         control: Arc<JobControl>,
     },
     Compact(Piece),
@@ -186,11 +189,14 @@ impl WorkJob {
             }),
             Work::Flush(job) => Outcome::Flushed(job.run()),
             Work::Checkpoint(job) => Outcome::Checkpointed(job.run()),
-            Work::WriteIndexes { place, segment, end, indexes, control } => {
+            Work::WriteIndexes { place, segment, end, indexes, aborted, control } => {
                 let written = {
                     let _writing = control.writing();
                     let still_there = control.still_has(&segment, end);
-                    let write = || IndexWriter::write_files(&place, segment.base(), &indexes);
+                    let write = || {
+                        indexes.map_or(Ok(()), |indexes| IndexWriter::write_files(&place, segment.base(), &indexes))?;
+                        aborted.map_or(Ok(()), |aborted| transactions::write_file(&place, segment.base(), &aborted))
+                    };
                     if still_there { write().map(|()| true) } else { Ok(false) }
                 };
                 Outcome::IndexesWritten(segment, written)
@@ -237,6 +243,7 @@ impl Log {
         if self.work.strong_count() > 0 || self.shared.usable().is_err() {
             return None;
         }
+        self.shared.undecided().release(limits.high_watermark);
         let Some((kind, work)) = self.next_work(now, limits) else {
             // What failed has been passed over by all the others, and gets another turn.
             self.failed_work.clear();
@@ -282,6 +289,7 @@ impl Log {
                     return Ok(None);
                 }
                 segment.rebuilt_indexes_written();
+                segment.transactions().rebuilt_written();
                 Ok(Some(Step::IndexesWritten { base: segment.base() }))
             }
             Outcome::Compacted(done) => self.finish_compaction(done),
@@ -445,13 +453,17 @@ impl Log {
         let segments = self.shared.segments();
         // The active segment's are written when it is sealed or the log closed.
         let sealed = segments.with_ends(self.end()).filter(|(segment, _)| segment.base() < self.active.segment.base());
-        let found = sealed.filter_map(|(segment, end)| match segment.rebuilt_indexes()? {
-            Indexes::Memory(indexes) => Some((segment.clone(), end, indexes)),
-            Indexes::Files(_) => None,
+        let found = sealed.filter_map(|(segment, end)| {
+            let indexes = segment.rebuilt_indexes().and_then(|indexes| match indexes {
+                Indexes::Memory(indexes) => Some(indexes),
+                Indexes::Files(_) => None,
+            });
+            let aborted = segment.transactions().rebuilt();
+            (indexes.is_some() || aborted.is_some()).then(|| (segment.clone(), end, indexes, aborted))
         });
-        let (segment, end, indexes) = { found }.next()?;
+        let (segment, end, indexes, aborted) = { found }.next()?;
         let control = self.job_control();
-        Some(Work::WriteIndexes { place: self.place.clone(), segment, end, indexes, control })
+        Some(Work::WriteIndexes { place: self.place.clone(), segment, end, indexes, aborted, control })
     }
 
     fn expire_producers(&mut self, now: TimestampMs) -> Option<Step> {

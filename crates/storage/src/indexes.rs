@@ -66,7 +66,7 @@ const OFFSET_ENTRY: u64 = crate::index::OffsetEntry::BYTES as u64;
 const TIME_ENTRY: u64 = TimeEntry::BYTES as u64;
 
 /// Reads an index file whole. No file of 2 GiB or more is an index.
-fn read_whole(place: &Place, base: Offset, kind: SegmentFile) -> Result<Option<Vec<u8>>, IoError> {
+pub(crate) fn read_whole(place: &Place, base: Offset, kind: SegmentFile) -> Result<Option<Vec<u8>>, IoError> {
     let path = place.path(base, kind);
     let file = match place.fs.open(&path, OpenMode::Read) {
         Ok(file) => file,

@@ -88,6 +88,7 @@ mod shared_log;
 mod snapshots;
 mod state_file;
 mod tidy;
+mod transactions;
 mod truncation;
 mod types;
 
@@ -107,6 +108,7 @@ pub use epochs::{EpochEnd, EpochHistory, InvalidHistory};
 pub use error::{AppendError, DamageKind, Damaged, Fence, FlushError, OpenError, ReadError, TruncateError};
 pub use flush::{FlushDone, FlushJob};
 pub use housekeeping::{Housekeeping, Step, WorkDone, WorkJob, WorkLimits};
+pub use index::AbortedTransaction;
 pub use log::{Appended, CloseReport, Durability, Log, SegmentInfo};
 pub use open_files::OpenFiles;
 pub use options::{FlushPolicy, InvalidOption, LogOptions};

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::batch::{self, BatchError, BatchHeader, HEADER_BYTES, TimestampType};
+use crate::batch::{self, BatchError, BatchHeader, BatchView, HEADER_BYTES, TimestampType};
 use crate::check::CheckedBatch;
 use crate::checkpoint::{self, CheckpointError};
 use crate::compaction::Compactor;
@@ -26,6 +26,7 @@ use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
 use crate::segment::{Place, Segment};
 use crate::state_file::{FlushMark, LogState, StateFile};
+use crate::transactions;
 use crate::truncation::remove_index_files;
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId};
 
@@ -117,6 +118,7 @@ impl Active {
     pub(crate) fn new(segment: Arc<Segment>, options: &LogOptions) -> Self {
         let indexes = IndexWriter::new(segment.base(), options.index_interval_bytes);
         segment.set_indexes(Indexes::Memory(indexes.indexes().clone()));
+        segment.transactions().set(Vec::new());
         segment.publish(0, TimestampMs::NONE);
         let last = LastBatch::none(0);
         Self { segment, indexes, len: 0, last, file: None, first_timestamp: None, since: None }
@@ -286,6 +288,9 @@ impl Log {
         self.active.publish();
         if let Some(producer) = &producer {
             self.producers.record(producer, first..=last);
+            if producer.is_transactional {
+                self.shared.undecided().set_first_open(self.producers.first_open_transaction());
+            }
         }
         // Last: who sees the end sees all of the above.
         self.shared.set_end(last.next());
@@ -427,8 +432,17 @@ impl Log {
     pub fn set_options(&mut self, options: LogOptions) -> Result<(), InvalidOption> {
         options.validate()?;
         self.active.indexes.set_interval(options.index_interval_bytes);
+        self.producers.set_max_producers(options.max_producer_ids);
         self.options = options;
         Ok(())
+    }
+
+    /// The last stable offset; see [`LogReader::last_stable_offset`].
+    ///
+    /// Transactions whose markers lie below the high watermark are forgotten by [housekeeping](Log::begin_work): it does
+    /// not fall then, should a lower high watermark be given later.
+    pub fn last_stable_offset(&self, high_watermark: Offset) -> Offset {
+        self.shared.last_stable_offset(high_watermark)
     }
 
     /// The idempotent producers.
@@ -486,7 +500,10 @@ impl Log {
         }
         self.checkpoint()?;
         self.active.indexes.finish();
-        IndexWriter::write_files(&self.place, self.active.segment.base(), self.active.indexes.indexes())?;
+        let base = self.active.segment.base();
+        IndexWriter::write_files(&self.place, base, self.active.indexes.indexes())?;
+        let aborted = self.active.segment.transactions().in_memory();
+        transactions::write_file(&self.place, base, &aborted.unwrap_or_default())?;
         let snapshot = self.place.path(report.end, SegmentFile::ProducerSnapshot);
         checkpoint::replace_file(&*self.place.fs, &snapshot, &self.producers.encode_snapshot())?;
         self.state.record(&self.place, clean)?;
@@ -613,7 +630,7 @@ impl Log {
         }
         self.active.publish();
         for batch in batch::batches(slice).flatten() {
-            self.producers.replicated(&batch);
+            self.take_in_producer(&batch);
         }
         self.shared.set_end(last.header.next_offset());
         Ok(())
@@ -665,6 +682,19 @@ impl Log {
             self.active.first_timestamp = Some(header.max_timestamp());
         }
         self.active.since.get_or_insert(now);
+    }
+
+    /// Takes a batch that was written, as it stands in the log, into the producers' state and what follows from it.
+    fn take_in_producer(&mut self, batch: &BatchView<'_>) {
+        let completed = self.producers.replicated(batch);
+        if let Some(aborted) = completed.and_then(|completed| completed.aborted()) {
+            self.active.segment.transactions().append(aborted);
+        }
+        if batch.is_transactional() {
+            let mut undecided = self.shared.undecided();
+            undecided.set_first_open(self.producers.first_open_transaction());
+            completed.iter().for_each(|completed| undecided.end(completed));
+        }
     }
 
     /// Kafka's conditions (`LogSegment.shouldRoll`), for a batch that would follow `pending` bytes behind the segment.
@@ -744,11 +774,13 @@ impl Log {
         };
         self.active.indexes.finish();
         let old = std::mem::replace(&mut self.active, next);
+        let old_aborted = old.segment.transactions().in_memory();
         self.sealed.push(Sealed {
             segment: old.segment,
             file: Some(file),
             end: base,
             indexes: Some(old.indexes.indexes().clone()),
+            aborted: old_aborted,
             snapshot: Some(self.producers.encode_snapshot().into()),
         });
         self.shared.update_segments(|segments| segments.with(segment));

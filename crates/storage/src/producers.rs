@@ -5,12 +5,13 @@
 //! flight. Transactions are followed as far as the table needs: where an open one began. Source: Kafka's
 //! `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use byteorder::{BigEndian, ByteOrder};
 
 use crate::batch::{BatchHeader, BatchView, sequence_after};
+use crate::index::AbortedTransaction;
 use crate::{Offset, TimestampMs};
 
 /// Batches remembered of each producer: a client may have so many in flight.
@@ -34,6 +35,9 @@ pub struct ProducerBatch {
     pub timestamp: TimestampMs,
     /// Whether it is part of a transaction.
     pub is_transactional: bool,
+    /// Whether there are records in it. Compaction leaves batches without, for their sequence numbers, and only of
+    /// transactions that have ended.
+    pub has_records: bool,
 }
 
 impl ProducerBatch {
@@ -46,6 +50,7 @@ impl ProducerBatch {
             last_sequence: header.last_sequence(),
             timestamp: header.max_timestamp(),
             is_transactional: header.is_transactional(),
+            has_records: header.record_count() != 0,
         })
     }
 }
@@ -113,6 +118,20 @@ pub struct CompletedTransaction {
     pub last: Offset,
     /// Whether it was aborted.
     pub is_aborted: bool,
+    /// First offset of the oldest other transaction that was open then; without one, the offset after the marker.
+    pub last_stable_offset: Offset,
+}
+
+impl CompletedTransaction {
+    /// What readers of committed records have to know of it, if it was aborted.
+    pub fn aborted(&self) -> Option<AbortedTransaction> {
+        self.is_aborted.then_some(AbortedTransaction {
+            producer_id: self.producer_id,
+            first_offset: self.first,
+            last_offset: self.last,
+            last_stable_offset: self.last_stable_offset,
+        })
+    }
 }
 
 /// One producer's batch in the log.
@@ -229,6 +248,8 @@ impl ProducerState {
 pub struct ProducerTable {
     // Ordered, so that snapshots of equal tables are equal bytes.
     producers: BTreeMap<i64, ProducerState>,
+    /// First offset and producer of each open transaction, oldest first.
+    open: BTreeSet<(Offset, i64)>,
     max_producers: usize,
 }
 
@@ -244,7 +265,7 @@ impl ProducerTable {
     /// A forgotten producer is an unknown one: its next batch is taken whatever its sequence number is, as after an
     /// expiry, so that only the detection of a duplicate is lost. Producers in a transaction are not forgotten.
     pub fn new(max_producers: usize) -> Self {
-        Self { producers: BTreeMap::new(), max_producers: max_producers.max(1) }
+        Self { producers: BTreeMap::new(), open: BTreeSet::new(), max_producers: max_producers.max(1) }
     }
 
     /// The number of producers known.
@@ -269,7 +290,7 @@ impl ProducerTable {
 
     /// Offset of the first record of the oldest open transaction.
     pub fn first_open_transaction(&self) -> Option<Offset> {
-        self.producers.values().filter_map(ProducerState::transaction_start).min()
+        self.open.first().map(|(first, _)| *first)
     }
 
     /// Judges the sequence numbers of a batch that a client sent. Changes nothing: [`ProducerTable::record`] follows when
@@ -319,8 +340,9 @@ impl ProducerTable {
             offset_delta: i32::try_from(last - first).unwrap_or(i32::MAX),
             timestamp: batch.timestamp,
         });
-        if batch.is_transactional && state.transaction_start.is_none() {
+        if batch.is_transactional && batch.has_records && state.transaction_start.is_none() {
             state.transaction_start = Some(first);
+            self.open.insert((first, batch.producer_id));
         }
         if self.producers.len() > self.max_producers {
             self.forget_some();
@@ -351,11 +373,15 @@ impl ProducerTable {
         state.last_timestamp = producer.timestamp;
         state.last_heard = at;
         let first = state.transaction_start.take();
+        if let Some(first) = first {
+            self.open.remove(&(first, producer.producer_id));
+        }
         if self.producers.len() > self.max_producers {
             self.forget_some();
         }
         let (producer_id, is_aborted) = (producer.producer_id, marker.is_abort);
-        first.map(|first| CompletedTransaction { producer_id, first, last: at, is_aborted })
+        let last_stable_offset = self.first_open_transaction().unwrap_or_else(|| at.next());
+        first.map(|first| CompletedTransaction { producer_id, first, last: at, is_aborted, last_stable_offset })
     }
 
     /// Forgets producers that were last heard `expiration_ms` ago or longer and have no open transaction, and returns
@@ -370,6 +396,15 @@ impl ProducerTable {
     /// Forgets all.
     pub fn clear(&mut self) {
         self.producers.clear();
+        self.open.clear();
+    }
+
+    /// Changes how many producers are remembered at most, forgetting those that are too many.
+    pub fn set_max_producers(&mut self, max_producers: usize) {
+        self.max_producers = max_producers.max(1);
+        if self.producers.len() > self.max_producers {
+            self.forget_some();
+        }
     }
 
     /// Forgets the eighth of the producers that was heard of longest ago: many at a time, so that a table at its limit
@@ -399,9 +434,9 @@ fn sequence_due(last: i32) -> i32 {
 
 /// The end of a transaction, from the record of a control batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Marker {
-    is_abort: bool,
-    coordinator_epoch: i32,
+pub(crate) struct Marker {
+    pub(crate) is_abort: bool,
+    pub(crate) coordinator_epoch: i32,
 }
 
 impl Marker {
@@ -409,7 +444,7 @@ impl Marker {
     const COMMIT: i16 = 1;
 
     /// None for control records of other types, which newer brokers may write.
-    fn of(batch: &BatchView<'_>) -> Option<Self> {
+    pub(crate) fn of(batch: &BatchView<'_>) -> Option<Self> {
         let record = batch.records()?.next()?.ok()?;
         let (_version, key) = record.key?.split_first_chunk::<2>()?;
         let kind = i16::from_be_bytes(*key.first_chunk()?);
@@ -515,6 +550,9 @@ impl ProducerTable {
         let mut table = Self::new(max_producers);
         for entry in entries {
             let (id, state) = decode_entry(entry);
+            if let Some(first) = state.transaction_start {
+                table.open.insert((first, id));
+            }
             if id < 0 || table.producers.insert(id, state).is_some() {
                 return Err(SnapshotError::Entry(id));
             }

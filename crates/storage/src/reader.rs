@@ -2,16 +2,18 @@
 
 use std::io::BufReader;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use crate::batch::{BatchHeader, BatchView};
 use crate::compression;
 use crate::error::{DamageKind, Fence, ReadError};
+use crate::index::AbortedTransaction;
 use crate::legacy::MessageReader;
 use crate::record::{RecordSource, RecordStream};
 use crate::records::{RecordsError, timestamp_of};
 use crate::segment::{Located, Segment};
 use crate::segments::Segments;
+use crate::transactions::{self, Undecided};
 use crate::{LeaderEpoch, Offset, TimestampMs};
 
 /// How much to read, and up to where.
@@ -83,6 +85,8 @@ pub(crate) struct Shared {
     /// Held for as long as it takes to clone or replace an `Arc`; appends do not touch it.
     segments: RwLock<Arc<Segments>>,
     epochs: RwLock<Arc<[(LeaderEpoch, Offset)]>>,
+    /// Touched by appends to transactions only.
+    undecided: Mutex<Undecided>,
     start: AtomicI64,
     end: AtomicI64,
     flushed: AtomicI64,
@@ -93,10 +97,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(segments: Segments, epochs: &[(LeaderEpoch, Offset)], start: Offset, end: Offset) -> Self {
+    pub(crate) fn new(
+        segments: Segments,
+        epochs: &[(LeaderEpoch, Offset)],
+        undecided: Undecided,
+        (start, end): (Offset, Offset),
+    ) -> Self {
         Self {
             segments: RwLock::new(Arc::new(segments)),
             epochs: RwLock::new(epochs.into()),
+            undecided: Mutex::new(undecided),
             start: AtomicI64::new(start.0),
             end: AtomicI64::new(end.0),
             flushed: AtomicI64::new(start.0),
@@ -125,6 +135,18 @@ impl Shared {
 
     pub(crate) fn set_epochs(&self, epochs: &[(LeaderEpoch, Offset)]) {
         *self.epochs.write().unwrap_or_else(PoisonError::into_inner) = epochs.into();
+    }
+
+    /// What holds the last stable offset back.
+    pub(crate) fn undecided(&self) -> MutexGuard<'_, Undecided> {
+        self.undecided.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn last_stable_offset(&self, high_watermark: Offset) -> Offset {
+        let high_watermark = high_watermark.min(self.end());
+        let unstable = self.undecided().first_unstable(high_watermark);
+        // What began below the log start is undecided in what is left of it.
+        unstable.map_or(high_watermark, |first| first.max(self.start()).min(high_watermark))
     }
 
     pub(crate) fn start(&self) -> Offset {
@@ -311,6 +333,24 @@ impl LogReader {
             }
         }
         Ok(None)
+    }
+
+    /// The last stable offset: below it every transaction is committed or aborted, by a marker below the high watermark.
+    /// That is where readers of committed records stop; at or below the high watermark and the end of the log.
+    pub fn last_stable_offset(&self, high_watermark: Offset) -> Offset {
+        self.shared.last_stable_offset(high_watermark)
+    }
+
+    /// The aborted transactions that reach into the offsets from `from` to below `upper`, by rising marker. A reader of
+    /// committed records that read these offsets leaves out what their producers wrote from the first offset on to the
+    /// marker. (It may be told of one of which nothing is left in there.)
+    ///
+    /// A transaction index that is damaged is taken from the batches of its segment; housekeeping writes it anew.
+    ///
+    /// # Errors
+    /// [`ReadError::Io`] if a file cannot be read, [`ReadError::Closed`] if the log is closed.
+    pub fn aborted_transactions(&self, from: Offset, upper: Offset) -> Result<Vec<AbortedTransaction>, ReadError> {
+        self.steady(None, |segments| transactions::collect_between(segments, self.shared.end(), from, upper))
     }
 
     /// Runs a read until no truncation came in between.

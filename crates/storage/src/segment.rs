@@ -18,6 +18,7 @@ use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::open_files::{FileSlot, OpenFiles};
 use crate::scan::{Found, Walk};
+use crate::transactions::SegmentTransactions;
 use crate::{Offset, TimestampMs};
 
 /// The largest timestamp of a segment is not known yet: its time index was not read.
@@ -79,6 +80,7 @@ pub(crate) struct Segment {
     file: Arc<FileSlot>,
     inode: OnceLock<u64>,
     indexes: Mutex<Option<Indexes>>,
+    transactions: SegmentTransactions,
     rebuilt: AtomicBool,
     retired: AtomicBool,
     /// Its data file may still have the name of a replacement that is being put in place.
@@ -97,6 +99,7 @@ impl Segment {
             file: Arc::default(),
             inode: OnceLock::new(),
             indexes: Mutex::new(None),
+            transactions: SegmentTransactions::default(),
             rebuilt: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             in_swap: AtomicBool::new(false),
@@ -128,6 +131,16 @@ impl Segment {
     /// The offset its name tells.
     pub(crate) fn base(&self) -> Offset {
         self.base
+    }
+
+    /// The places of the log's files.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The aborted transactions whose markers lie in it.
+    pub(crate) fn transactions(&self) -> &SegmentTransactions {
+        &self.transactions
     }
 
     /// Bytes of whole batches that readers may see.

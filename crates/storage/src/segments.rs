@@ -39,6 +39,12 @@ impl Segments {
         })
     }
 
+    /// The base of the segment after this one, `end` for the last.
+    pub(crate) fn end_of(&self, segment: &Segment, end: Offset) -> Offset {
+        let after = self.by_base.partition_point(|other| other.base() <= segment.base());
+        self.by_base.get(after).map_or(end, |next| next.base())
+    }
+
     /// The list with one more at the end.
     pub(crate) fn with(&self, segment: Arc<Segment>) -> Self {
         let mut by_base = self.by_base.clone();

@@ -7,7 +7,7 @@ use crate::error::ReadError;
 use crate::fs::OpenMode;
 use crate::io::{FileExt, IoContext, IoError};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
-use crate::producers::ProducerTable;
+use crate::producers::{CompletedTransaction, ProducerTable};
 use crate::scan::{Found, Walk};
 use crate::segment::Place;
 use crate::segments::Segments;
@@ -26,24 +26,6 @@ pub(crate) fn list(place: &Place) -> Result<Vec<Offset>, IoError> {
         .collect();
     offsets.sort_unstable();
     Ok(offsets)
-}
-
-/// The newest usable snapshot at or below `at`, with its offset, and how many newer ones were unusable and removed.
-pub(crate) fn newest(
-    place: &Place,
-    at: Offset,
-    max_producers: usize,
-) -> Result<(Option<(Offset, ProducerTable)>, u32), IoError> {
-    let mut unusable = 0;
-    for offset in list(place)?.into_iter().rev().filter(|offset| *offset <= at) {
-        let path = place.path(offset, SegmentFile::ProducerSnapshot);
-        if let Some(table) = read(place, offset, max_producers)? {
-            return Ok((Some((offset, table)), unusable));
-        }
-        place.remove(&path)?;
-        unusable += 1;
-    }
-    Ok((None, unusable))
 }
 
 fn read(place: &Place, offset: Offset, max_producers: usize) -> Result<Option<ProducerTable>, IoError> {
@@ -69,13 +51,14 @@ pub(crate) fn remove_unless(place: &Place, keep: impl Fn(Offset) -> bool) -> Res
     Ok(())
 }
 
-/// Takes the batches from `from` up to `end` into the table.
-pub(crate) fn replay(
+/// Takes the batches from `from` up to `end` into the table, and returns the transactions that ended in them.
+fn replay(
     segments: &Segments,
     from: Offset,
     end: Offset,
     table: &mut ProducerTable,
-) -> Result<(), ReadError> {
+) -> Result<Vec<CompletedTransaction>, ReadError> {
+    let mut ended = Vec::new();
     for segment in segments.holding(from).iter().filter(|segment| segment.base() < end) {
         let first = match segment.locate(from) {
             Ok(Some(first)) => first,
@@ -88,28 +71,54 @@ pub(crate) fn replay(
         loop {
             match walk.next_batch().context("read", &segment.path())? {
                 Found::Batch(_, batch) if batch.base_offset() >= end => break,
-                Found::Batch(_, batch) => {
-                    table.replicated(&batch);
-                }
+                Found::Batch(_, batch) => ended.extend(table.replicated(&batch)),
                 // Damage below the recovery point: what lies behind it in this segment cannot be told. The log keeps
                 // the batches; a producer whose last batch is among them is judged by an older one.
                 Found::End | Found::Bad(..) => break,
             }
         }
     }
-    Ok(())
+    Ok(ended)
 }
 
-/// The producers' state at `end`, from the newest usable snapshot and the batches after it.
+/// The producers' state at some offset, as it was put together.
+#[derive(Debug)]
+pub(crate) struct Reloaded {
+    pub(crate) producers: ProducerTable,
+    /// The transactions that ended in the batches behind the snapshot.
+    pub(crate) ended: Vec<CompletedTransaction>,
+    /// Newer snapshots that could not be used.
+    pub(crate) unusable: Vec<Offset>,
+    /// There was no snapshot where one should be: all batches from the first on were taken in.
+    pub(crate) without_snapshot: bool,
+}
+
+/// The producers' state at `end`, from the newest usable snapshot and the batches after it. Changes nothing.
 pub(crate) fn reload(
     place: &Place,
     segments: &Segments,
     end: Offset,
     max_producers: usize,
-) -> Result<(ProducerTable, u32), ReadError> {
-    let (found, unusable) = newest(place, end, max_producers)?;
+) -> Result<Reloaded, ReadError> {
+    let (mut found, mut unusable) = (None, Vec::new());
+    for offset in list(place)?.into_iter().rev().filter(|offset| *offset <= end) {
+        found = read(place, offset, max_producers)?.map(|producers| (offset, producers));
+        if found.is_some() {
+            break;
+        }
+        unusable.push(offset);
+    }
     let first = segments.all().first().map_or(end, |segment| segment.base());
-    let (from, mut table) = found.unwrap_or_else(|| (first, ProducerTable::new(max_producers)));
-    replay(segments, from, end, &mut table)?;
-    Ok((table, unusable))
+    let without_snapshot = found.is_none() && first < end;
+    let (from, mut producers) = found.unwrap_or_else(|| (first, ProducerTable::new(max_producers)));
+    let ended = replay(segments, from, end, &mut producers)?;
+    Ok(Reloaded { producers, ended, unusable, without_snapshot })
+}
+
+/// Removes snapshots that could not be used, and returns how many.
+pub(crate) fn remove_unusable(place: &Place, unusable: &[Offset]) -> Result<u32, IoError> {
+    for offset in unusable {
+        place.remove(&place.path(*offset, SegmentFile::ProducerSnapshot))?;
+    }
+    Ok(u32::try_from(unusable.len()).unwrap_or(u32::MAX))
 }

@@ -46,7 +46,8 @@ pub(crate) fn remove_segments(place: &Place, segments: &[Arc<Segment>]) -> Resul
 /// is believed only of a segment that is sealed.
 pub(crate) fn remove_index_files(place: &Place, base: Offset) -> Result<(), IoError> {
     place.remove(&place.path(base, SegmentFile::OffsetIndex))?;
-    place.remove(&place.path(base, SegmentFile::TimeIndex))
+    place.remove(&place.path(base, SegmentFile::TimeIndex))?;
+    place.remove(&place.path(base, SegmentFile::TransactionIndex))
 }
 
 impl Log {
@@ -92,6 +93,9 @@ impl Log {
         let mut active = reactivated(&self.place, &segment, position, kept_end, &self.options)?;
         active.segment = own.clone().unwrap_or(active.segment);
         let indexes = active.indexes.indexes().clone();
+        let end_before = segments.end_of(&segment, from);
+        let mut aborted = segment.aborted(&segments, end_before)?;
+        aborted.retain(|transaction| transaction.last_offset < kept_end);
         let (mut kept, removed) = segments.split_below(segment.base().next());
         let bytes = segment.len() - position + removed.all().iter().map(|segment| segment.len()).sum::<u64>();
 
@@ -109,6 +113,7 @@ impl Log {
             }
             let segment = own.as_ref().unwrap_or(&segment);
             segment.set_indexes(Indexes::Memory(indexes));
+            segment.transactions().set(aborted);
             log.shared.set_segments(Segments::new(kept));
             log.active = active;
             log.sealed.retain(|sealed| sealed.segment.base() < segment.base());
@@ -141,8 +146,11 @@ impl Log {
             if has_entries_from(&log.producers, kept_end) {
                 let segments = log.shared.segments();
                 let max_producers = log.options.max_producer_ids;
-                log.producers = snapshots::reload(&log.place, &segments, kept_end, max_producers)?.0;
+                let reloaded = snapshots::reload(&log.place, &segments, kept_end, max_producers)?;
+                snapshots::remove_unusable(&log.place, &reloaded.unusable)?;
+                log.producers = reloaded.producers;
             }
+            log.shared.undecided().truncate(kept_end, log.producers.first_open_transaction());
             Ok(())
         });
         done?;
@@ -229,6 +237,7 @@ impl Log {
             log.place.sync_dir()?;
             log.directory_synced = log.directory_changes;
             log.producers = ProducerTable::new(log.options.max_producer_ids);
+            log.shared.undecided().truncate(Offset::ZERO, None);
             log.recovery_point = base;
             let mark = Some(log.active.mark(base));
             log.record_state(start, base, mark)?;

@@ -1,22 +1,28 @@
-//! The sparse indexes of a segment: from an offset to a position in the data file, and from a time to an offset.
+//! The indexes of a segment: sparse ones from an offset to a position in the data file and from a time to an offset, and
+//! the list of its aborted transactions.
 //!
 //! ```text
 //! .index      entries of  8 bytes: offset less the segment's base offset i32 │ position u32
 //! .timeindex  entries of 12 bytes: timestamp i64 │ offset less the segment's base offset i32
+//! .txnindex   entries of 34 bytes: version i16 = 0 │ producer id i64 │ first offset i64 │ last offset i64
+//!             │ last stable offset i64
 //! ```
 //!
-//! Entries have no checksum and files no header. They are hints: what an index says is compared with the batch it points
-//! to, and a file that cannot be right is rebuilt from the data. An *active* index lives in memory, where one writer
-//! appends and readers look up without locks; a *sealed* one is a file that no longer changes. Source: Kafka's
-//! `OffsetIndex`, `TimeIndex`.
+//! Entries have no checksum and files no header. The sparse ones are hints: what an index says is compared with the batch
+//! it points to. A file that cannot be right is rebuilt from the data. An *active* index lives in memory, where one
+//! writer appends and readers look up without locks; a *sealed* one is a file that no longer changes. Source: Kafka's
+//! `OffsetIndex`, `TimeIndex`, `TransactionIndex`.
 
 mod map;
 mod offset;
 mod time;
+mod transaction;
 
 pub use map::IndexBytes;
 pub use offset::{ActiveOffsetIndex, OffsetEntry, SealedOffsetIndex};
 pub use time::{ActiveTimeIndex, SealedTimeIndex, TimeEntry};
+pub(crate) use transaction::collect_from;
+pub use transaction::{AbortedTransaction, SealedTransactionIndex, encode_transactions};
 
 use std::convert::Infallible;
 use std::io;

@@ -41,6 +41,7 @@ fn batch(producer_id: i64, epoch: i16, first_sequence: i32, records: i32) -> Pro
         last_sequence: sequence_after(first_sequence, records - 1),
         timestamp: TimestampMs(1000 + i64::from(first_sequence)),
         is_transactional: false,
+        has_records: true,
     }
 }
 
@@ -172,8 +173,8 @@ fn transactions_are_followed() {
 
     // The marker of an abort raises the epoch: the next number is 0.
     let completed = replicate(&mut log.table, &marker(1, 1, false, 17, 5)).expect("ended");
-    let (first, last) = (Offset(0), Offset(5));
-    assert_eq!(completed, CompletedTransaction { producer_id: 1, first, last, is_aborted: true });
+    let (first, last, last_stable_offset) = (Offset(0), Offset(5), Offset(4));
+    assert_eq!(completed, CompletedTransaction { producer_id: 1, first, last, is_aborted: true, last_stable_offset });
     let state = log.table.get(1).expect("known");
     assert_eq!((state.epoch(), state.last_sequence(), state.coordinator_epoch()), (1, -1, 17));
     assert!(is_out_of_order(log.table.check(&batch(1, 1, 4, 1))));

@@ -26,7 +26,7 @@ use crate::log::{Active, EPOCHS_FILE, Log, is_out_of_room, write_epochs};
 use crate::metadata_files::{MetadataFileError, read_topic_id};
 use crate::names::SegmentFile;
 use crate::options::LogOptions;
-use crate::producers::ProducerTable;
+use crate::producers::{CompletedTransaction, ProducerTable};
 use crate::reader::Shared;
 use crate::scan::{Found, Walk};
 use crate::segment::{Place, Segment};
@@ -34,6 +34,7 @@ use crate::segments::Segments;
 use crate::snapshots;
 use crate::state_file::{LogState, StateFile};
 use crate::tidy::{Tidied, tidy};
+use crate::transactions::{self, Undecided};
 use crate::truncation::{remove_index_files, remove_segments, resume};
 use crate::{LeaderEpoch, Offset, TopicId};
 
@@ -73,6 +74,8 @@ struct Opening {
     epochs: Option<EpochHistory>,
     epochs_on_disk: Option<EpochHistory>,
     producers: ProducerTable,
+    /// Transactions that ended in the batches that were read.
+    ended: Vec<CompletedTransaction>,
     start: Offset,
     end: Offset,
     recovery_point: Offset,
@@ -110,6 +113,7 @@ impl Opening {
             unindexed,
             epochs: None,
             epochs_on_disk: None,
+            ended: Vec::new(),
             start: Offset::ZERO,
             end: Offset::ZERO,
             recovery_point: Offset::ZERO,
@@ -162,6 +166,7 @@ impl Opening {
                 self.rebuild_missing_indexes(self.segments.len().saturating_sub(1))?;
                 self.rebuild_missing_epochs(self.segments.len())?;
                 self.load_producers()?;
+                self.load_active_transactions()?;
                 self.active = Some(active);
             }
             None => {
@@ -351,6 +356,7 @@ impl Opening {
         let (base, len, path) = (segment.base(), segment.len(), segment.path());
         let file = segment.file()?;
         let mut writer = IndexWriter::new(base, self.options.index_interval_bytes);
+        let mut aborted = Vec::new();
         let mut walk = Walk::new(&*file, 0, len);
         self.report.segments_scanned += 1;
         let stopped = loop {
@@ -367,7 +373,9 @@ impl Opening {
                     {
                         break Some((position, CutReason::Damage(fault.into())));
                     }
-                    self.producers.replicated(&batch);
+                    let completed = self.producers.replicated(&batch);
+                    aborted.extend(completed.and_then(|completed| completed.aborted()));
+                    self.ended.extend(completed);
                     if let Some(epochs) = &mut self.epochs
                         && header.leader_epoch() > epochs.latest()
                     {
@@ -389,6 +397,7 @@ impl Opening {
         self.report.bytes_scanned += stopped.as_ref().map_or(len, |(position, _)| *position);
         segment.publish(segment.len(), writer.largest_timestamp());
         segment.set_indexes(Indexes::Memory(writer.indexes().clone()));
+        segment.transactions().set(aborted);
         Ok(stopped)
     }
 
@@ -443,19 +452,25 @@ impl Opening {
         let last = self.segments.len().saturating_sub(1);
         for (at, segment) in self.segments.iter().enumerate().take(last).skip(floor) {
             let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
-            if !IndexWriter::files_match(&self.place, segment.base(), &indexes)? {
+            let (base, aborted) = (segment.base(), segment.transactions().in_memory());
+            let entries = aborted.as_deref().unwrap_or_default();
+            if !IndexWriter::files_match(&self.place, base, &indexes)?
+                || !transactions::file_matches(&self.place, base, entries)?
+            {
                 self.report.indexes_rebuilt += 1;
-                match IndexWriter::write_files(&self.place, segment.base(), &indexes) {
+                let written = IndexWriter::write_files(&self.place, base, &indexes);
+                match written.and_then(|()| transactions::write_file(&self.place, base, entries)) {
                     // A log on a full disk can be read. The files are for the next checkpoint to write.
                     Err(error) if is_out_of_room(&error) => {
                         let end = self.segments.get(at + 1).map_or(self.end, |next| next.base());
-                        let (segment, indexes) = (segment.clone(), Some(indexes));
-                        self.unwritten.push(Sealed { segment, file: None, end, indexes, snapshot: None });
+                        let (segment, indexes, aborted) = (segment.clone(), Some(indexes), Some(entries.into()));
+                        self.unwritten.push(Sealed { segment, file: None, end, indexes, aborted, snapshot: None });
                         continue;
                     }
                     written => written?,
                 }
             }
+            segment.transactions().unload();
             segment.unload_indexes();
         }
         Ok(())
@@ -483,20 +498,43 @@ impl Opening {
     /// The producers' state at the end of a log that was closed well.
     fn load_producers(&mut self) -> Result<(), OpenError> {
         let segments = Segments::new(self.segments.clone());
-        let (producers, unusable) =
-            snapshots::reload(&self.place, &segments, self.end, self.options.max_producer_ids).map_err(unread)?;
-        self.producers = producers;
-        self.report.snapshots_removed += unusable;
+        if self.load_producers_from(&segments, self.end)? {
+            // All batches were read, for every close leaves a snapshot: what else went with it shows in them.
+            let wrong = transactions::reconcile_all(&segments, self.end).map_err(unread)?;
+            self.report.indexes_rebuilt += wrong;
+        }
         Ok(())
     }
 
     /// The producers' state where the scan begins; the scan takes in the rest.
     fn load_producers_at(&mut self, base: Offset, floor: usize) -> Result<(), OpenError> {
         let below = Segments::new(self.segments.iter().take(floor).cloned().collect());
-        let (producers, unusable) =
-            snapshots::reload(&self.place, &below, base, self.options.max_producer_ids).map_err(unread)?;
-        self.producers = producers;
-        self.report.snapshots_removed += unusable;
+        self.load_producers_from(&below, base)?;
+        Ok(())
+    }
+
+    /// Returns whether there was no snapshot where one should be.
+    fn load_producers_from(&mut self, segments: &Segments, at: Offset) -> Result<bool, OpenError> {
+        let reloaded = snapshots::reload(&self.place, segments, at, self.options.max_producer_ids).map_err(unread)?;
+        self.report.snapshots_removed += snapshots::remove_unusable(&self.place, &reloaded.unusable)?;
+        self.report.producers_rebuilt |= reloaded.without_snapshot;
+        (self.producers, self.ended) = (reloaded.producers, reloaded.ended);
+        Ok(reloaded.without_snapshot)
+    }
+
+    /// Has the aborted transactions of the segment that grows on in memory.
+    fn load_active_transactions(&mut self) -> Result<(), OpenError> {
+        let segments = Segments::new(self.segments.clone());
+        let Some(segment) = self.segments.last() else { return Ok(()) };
+        let entries = segment.aborted(&segments, self.end).map_err(unread)?;
+        if segment.transactions().rebuilt().is_some() {
+            self.report.indexes_rebuilt += 1;
+            match transactions::write_file(&self.place, segment.base(), &entries) {
+                Err(error) if is_out_of_room(&error) => {} // At the next close, or when it is sealed.
+                written => written?,
+            }
+        }
+        segment.transactions().set(entries);
         Ok(())
     }
 
@@ -564,7 +602,8 @@ impl Opening {
         self.report.end = self.end;
         self.report.segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
         let segments = Segments::new(self.segments);
-        let shared = Shared::new(segments, epochs.entries(), self.start, self.end);
+        let undecided = Undecided::new(self.producers.first_open_transaction(), &self.ended);
+        let shared = Shared::new(segments, epochs.entries(), undecided, (self.start, self.end));
         // Either the last stop was clean, or the scan synced it.
         shared.set_flushed(self.end);
         let log = Log {
