@@ -5,13 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 
+use crate::checkpoint::replace_file;
 use crate::compaction::{Piece, PieceDone};
 use crate::error::{FlushError, ReadError, TruncateError};
 use crate::flush::{FlushDone, FlushJob, JobControl};
 use crate::index::AbortedTransaction;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
-use crate::log::Log;
+use crate::log::{Log, is_out_of_room};
+use crate::names::SegmentFile;
 use crate::retention::{self, Candidate};
 use crate::segment::{Place, Segment};
 use crate::snapshots;
@@ -407,6 +409,7 @@ impl Log {
     fn retire_below(&mut self, base: Offset, now: TimestampMs) -> Result<Step, FlushError> {
         let side_files = self.side_files.clone();
         let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
+        self.keep_snapshot_at(base)?;
         let (retired, kept) = self.shared.segments().split_below(base);
         self.shared.set_segments(kept);
         self.sealed.retain(|sealed| sealed.segment.base() >= base);
@@ -436,6 +439,19 @@ impl Log {
     /// Has files that were given up removed after the delay.
     pub(crate) fn unlink_later(&mut self, paths: Vec<PathBuf>, now: TimestampMs) {
         self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
+    }
+
+    /// Writes the snapshot that the last of the segments below `base` owes, if it was not written: what is known of
+    /// producers that are silent since, of open transactions too, is nowhere else once the segments are gone.
+    fn keep_snapshot_at(&self, base: Offset) -> Result<(), IoError> {
+        let owed = self.sealed.iter().find(|sealed| sealed.end == base);
+        let Some(snapshot) = owed.and_then(|sealed| sealed.snapshot.as_deref()) else { return Ok(()) };
+        match replace_file(&*self.place.fs, &self.place.path(base, SegmentFile::ProducerSnapshot), snapshot) {
+            // Retention makes the room that is missing. Until a snapshot is written, those producers are known to this
+            // process only.
+            Err(error) if is_out_of_room(&error) => Ok(()),
+            written => written,
+        }
     }
 
     /// The time a segment's age counts from: its largest timestamp. Without one, and where it lies in the future and

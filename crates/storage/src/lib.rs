@@ -71,6 +71,7 @@ pub mod io;
 mod legacy;
 pub mod lock;
 mod log;
+mod markers;
 pub mod metadata_files;
 pub mod names;
 mod open_files;
@@ -110,6 +111,7 @@ pub use flush::{FlushDone, FlushJob};
 pub use housekeeping::{Housekeeping, Step, WorkDone, WorkJob, WorkLimits};
 pub use index::AbortedTransaction;
 pub use log::{Appended, CloseReport, Durability, Log, SegmentInfo};
+pub use markers::TransactionMarker;
 pub use open_files::OpenFiles;
 pub use options::{FlushPolicy, InvalidOption, LogOptions};
 pub use producers::{

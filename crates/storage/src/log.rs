@@ -19,6 +19,7 @@ use crate::housekeeping::{Kind, Unlink};
 use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::lock::lock_directory;
+use crate::markers::TransactionMarker;
 use crate::names::SegmentFile;
 use crate::options::{InvalidOption, LogOptions};
 use crate::producers::{ProducerTable, Sequence};
@@ -269,7 +270,11 @@ impl Log {
         self.refuse_stale(epoch)?;
         let timestamp = batch.append_time();
         let producer = batch.producer();
-        if let Some(producer) = &producer
+        let whole = batch.header().is_control().then(|| batch.to_stamped_vec(first, epoch));
+        let control = whole.as_deref().and_then(|whole| Some(BatchView::parse(whole).ok()?.0));
+        if let Some(control) = &control {
+            TransactionMarker::of(control).map_or(Ok(()), |marker| self.producers.check_marker(&marker))?;
+        } else if let Some(producer) = &producer
             && let Sequence::Duplicate { first, last, timestamp: stored } = self.producers.check(producer)?
         {
             let timestamp = match self.options.rules.timestamp_type {
@@ -286,7 +291,9 @@ impl Log {
         self.write(&mut [IoSlice::new(&stamped), IoSlice::new(rest)], bytes)?;
         self.admit(position, &stamped, &BatchHeader::decode(&stamped), now);
         self.active.publish();
-        if let Some(producer) = &producer {
+        if let Some(control) = &control {
+            self.take_in_producer(control);
+        } else if let Some(producer) = &producer {
             self.producers.record(producer, first..=last);
             if producer.is_transactional {
                 self.shared.undecided().set_first_open(self.producers.first_open_transaction());

@@ -12,6 +12,7 @@ use byteorder::{BigEndian, ByteOrder};
 
 use crate::batch::{BatchHeader, BatchView, sequence_after};
 use crate::index::AbortedTransaction;
+use crate::markers::TransactionMarker;
 use crate::{Offset, TimestampMs};
 
 /// Batches remembered of each producer: a client may have so many in flight.
@@ -104,6 +105,16 @@ pub enum SequenceError {
     InvalidTransactionState {
         /// The producer.
         producer_id: i64,
+    },
+    /// A marker of a coordinator that a later one has replaced (TRANSACTION_COORDINATOR_FENCED, 52).
+    #[error("a marker for producer {producer_id} from coordinator epoch {given}, which {current} has replaced")]
+    CoordinatorFenced {
+        /// The producer.
+        producer_id: i64,
+        /// The coordinator's epoch.
+        given: i32,
+        /// The epoch of the last coordinator that wrote a marker for the producer.
+        current: i32,
     },
 }
 
@@ -302,7 +313,10 @@ impl ProducerTable {
         let ProducerBatch { producer_id, epoch, first_sequence, last_sequence, .. } = *batch;
         // Unknown here: never seen, expired, or forgotten. Any sequence number may be the next one.
         let Some(known) = self.producers.get(&producer_id) else { return Ok(Sequence::New) };
+        // Coordinators write without sequence numbers, on behalf of a producer whose epoch counts all the same.
+        let is_numbered = first_sequence >= 0;
         if known.epoch == epoch
+            && is_numbered
             && let Some(stored) = known
                 .stored()
                 .iter()
@@ -315,6 +329,7 @@ impl ProducerTable {
             return Err(SequenceError::InvalidEpoch { producer_id, epoch, current: known.epoch });
         }
         let follows = match known.epoch {
+            _ if !is_numbered => true,
             -1 => true,
             current if current == epoch => first_sequence == sequence_due(known.last_sequence()),
             _ => first_sequence == 0,
@@ -327,6 +342,23 @@ impl ProducerTable {
             return Err(SequenceError::InvalidTransactionState { producer_id });
         }
         Ok(Sequence::New)
+    }
+
+    /// Judges a marker that a transaction coordinator wants to have appended. Changes nothing.
+    ///
+    /// # Errors
+    /// If the producer or the coordinator has been replaced by one with a higher epoch.
+    pub fn check_marker(&self, marker: &TransactionMarker) -> Result<(), SequenceError> {
+        let TransactionMarker { producer_id, producer_epoch, coordinator_epoch, .. } = *marker;
+        let Some(known) = self.producers.get(&producer_id) else { return Ok(()) };
+        if producer_epoch < known.epoch {
+            return Err(SequenceError::InvalidEpoch { producer_id, epoch: producer_epoch, current: known.epoch });
+        }
+        if coordinator_epoch < known.coordinator_epoch {
+            let (given, current) = (coordinator_epoch, known.coordinator_epoch);
+            return Err(SequenceError::CoordinatorFenced { producer_id, given, current });
+        }
+        Ok(())
     }
 
     /// Notes a batch that is in the log at these offsets.
@@ -354,8 +386,8 @@ impl ProducerTable {
     pub fn replicated(&mut self, batch: &BatchView<'_>) -> Option<CompletedTransaction> {
         let producer = ProducerBatch::of(batch.header())?;
         if batch.is_control() {
-            let marker = Marker::of(batch)?;
-            return self.end_transaction(&producer, marker, batch.last_offset());
+            let marker = TransactionMarker::of(batch)?;
+            return self.end_transaction(&marker, producer.timestamp, batch.last_offset());
         }
         self.record(&producer, batch.base_offset()..=batch.last_offset());
         None
@@ -363,25 +395,31 @@ impl ProducerTable {
 
     fn end_transaction(
         &mut self,
-        producer: &ProducerBatch,
-        marker: Marker,
+        marker: &TransactionMarker,
+        timestamp: TimestampMs,
         at: Offset,
     ) -> Option<CompletedTransaction> {
-        let state = self.producers.entry(producer.producer_id).or_insert_with(|| ProducerState::new(producer.epoch));
-        state.enter_epoch(producer.epoch);
-        state.coordinator_epoch = marker.coordinator_epoch;
-        state.last_timestamp = producer.timestamp;
+        let TransactionMarker { producer_id, producer_epoch, coordinator_epoch, is_abort } = *marker;
+        let state = self.producers.entry(producer_id).or_insert_with(|| ProducerState::new(producer_epoch));
+        state.enter_epoch(producer_epoch);
+        state.coordinator_epoch = coordinator_epoch;
+        state.last_timestamp = timestamp;
         state.last_heard = at;
         let first = state.transaction_start.take();
         if let Some(first) = first {
-            self.open.remove(&(first, producer.producer_id));
+            self.open.remove(&(first, producer_id));
         }
         if self.producers.len() > self.max_producers {
             self.forget_some();
         }
-        let (producer_id, is_aborted) = (producer.producer_id, marker.is_abort);
         let last_stable_offset = self.first_open_transaction().unwrap_or_else(|| at.next());
-        first.map(|first| CompletedTransaction { producer_id, first, last: at, is_aborted, last_stable_offset })
+        first.map(|first| CompletedTransaction {
+            producer_id,
+            first,
+            last: at,
+            is_aborted: is_abort,
+            last_stable_offset,
+        })
     }
 
     /// Forgets producers that were last heard `expiration_ms` ago or longer and have no open transaction, and returns
@@ -430,29 +468,6 @@ impl ProducerTable {
 /// The sequence number after `last`, which is -1 for none.
 fn sequence_due(last: i32) -> i32 {
     if last == i32::MAX { 0 } else { last + 1 }
-}
-
-/// The end of a transaction, from the record of a control batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Marker {
-    pub(crate) is_abort: bool,
-    pub(crate) coordinator_epoch: i32,
-}
-
-impl Marker {
-    const ABORT: i16 = 0;
-    const COMMIT: i16 = 1;
-
-    /// None for control records of other types, which newer brokers may write.
-    pub(crate) fn of(batch: &BatchView<'_>) -> Option<Self> {
-        let record = batch.records()?.next()?.ok()?;
-        let (_version, key) = record.key?.split_first_chunk::<2>()?;
-        let kind = i16::from_be_bytes(*key.first_chunk()?);
-        let (_version, value) = record.value?.split_first_chunk::<2>()?;
-        let coordinator_epoch = i32::from_be_bytes(*value.first_chunk()?);
-        (kind == Self::ABORT || kind == Self::COMMIT)
-            .then_some(Self { is_abort: kind == Self::ABORT, coordinator_epoch })
-    }
 }
 
 const SNAPSHOT_VERSION: i16 = 1;

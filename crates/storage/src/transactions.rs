@@ -15,8 +15,9 @@ use crate::error::ReadError;
 use crate::fs::OpenMode;
 use crate::index::{AbortedTransaction, IndexError, SealedTransactionIndex, collect_from, encode_transactions};
 use crate::io::{IoContext, IoError};
+use crate::markers::TransactionMarker;
 use crate::names::SegmentFile;
-use crate::producers::{CompletedTransaction, MAX_PRODUCERS, Marker, ProducerTable};
+use crate::producers::{CompletedTransaction, MAX_PRODUCERS, ProducerTable};
 use crate::scan::{Found, Walk};
 use crate::segment::{Place, Segment};
 use crate::segments::Segments;
@@ -323,10 +324,10 @@ impl AbortedBuilder {
         self.end = batch.next_offset();
         let completed = self.producers.replicated(batch);
         self.entries.extend(completed.and_then(|completed| completed.aborted()));
-        if let Some(marker) = Some(batch).filter(|batch| batch.is_control()).and_then(Marker::of) {
-            let (producer_id, at) = (batch.producer_id(), batch.last_offset());
+        if let Some(TransactionMarker { producer_id, is_abort, .. }) = TransactionMarker::of(batch) {
+            let at = batch.last_offset();
             let before = self.last_markers.insert(producer_id, at);
-            if marker.is_abort {
+            if is_abort {
                 self.aborts.push(AbortMarker { producer_id, at, after: before.map_or(self.base, Offset::next) });
             }
         }

@@ -258,6 +258,7 @@ impl From<&SequenceError> for ErrorCode {
             SequenceError::OutOfOrder { .. } => Self::OutOfOrderSequenceNumber,
             SequenceError::InvalidEpoch { .. } => Self::InvalidProducerEpoch,
             SequenceError::InvalidTransactionState { .. } => Self::InvalidTxnState,
+            SequenceError::CoordinatorFenced { .. } => Self::TransactionCoordinatorFenced,
             _ => Self::UnknownServerError,
         }
     }

@@ -4,7 +4,7 @@ use highwater_storage::checkpoint::read_epochs;
 use highwater_storage::fs::OsFs;
 use highwater_storage::index::{ActiveOffsetIndex, ActiveTimeIndex, SealedOffsetIndex, SealedTimeIndex};
 use highwater_storage::{
-    BatchBuilder, BatchView, CheckedBatch, Codec, CompletedTransaction, EpochHistory, HeaderScan, LeaderEpoch, Offset,
+    AbortedTransaction, BatchBuilder, BatchView, CheckedBatch, Codec, EpochHistory, HeaderScan, LeaderEpoch, Offset,
     ProduceRules, ProducerTable, Record, TimestampMs, TimestampType, batches, read_header,
 };
 use serde_json::{Value, json};
@@ -275,11 +275,11 @@ fn replaying_the_log_finds_the_aborted_transactions() {
         let mut table = ProducerTable::default();
         let mut rows = Vec::new();
         for batch in batches(&partition.log()).map(|batch| batch.expect("a batch")) {
-            if let Some(CompletedTransaction { producer_id, first, last, is_aborted: true }) = table.replicated(&batch)
-            {
-                let stable = table.first_open_transaction().unwrap_or_else(|| last.next());
-                rows.push(json!([producer_id, first.0, last.0, stable.0]));
-            }
+            let aborted = table.replicated(&batch).and_then(|completed| completed.aborted());
+            rows.extend(aborted.map(|aborted| {
+                let AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset } = aborted;
+                json!([producer_id, first_offset.0, last_offset.0, last_stable_offset.0])
+            }));
         }
         assert!(!rows.is_empty() || partition.name == "__transaction_state-0", "{}", partition.id);
         assert_eq!(Value::from(rows), partition.expected["aborted_transactions"], "{}", partition.id);
