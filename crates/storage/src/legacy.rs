@@ -302,3 +302,6 @@ impl<'a> Inner<'a> {
         Ok(last)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! Logs opened on copies of the directories.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use highwater_storage::fs::OsFs;
+use highwater_storage::fs::{Fs, OsFs, SimFs};
 use highwater_storage::{
     BatchBuilder, Codec, Log, LogOptions, LogReader, Offset, OpenHints, ReadLimit, Record, TimestampMs,
 };
@@ -59,5 +60,34 @@ fn logs_of_kafka_are_opened_and_go_on() {
                 }
             }
         }
+    }
+}
+
+/// A follower that fetches what Kafka wrote, in small pieces, has the same bytes in the end, the same epoch, and the
+/// same open transactions.
+#[test]
+fn followers_of_kafkas_logs_copy_them() {
+    const DIR: &str = "/copy";
+    for partition in partitions(&CASES).into_iter().filter(|partition| partition.is_sound()) {
+        let leader = tempfile::tempdir().expect("a directory");
+        copy_files(&partition.dir, leader.path());
+        let hints = OpenHints { clean: Some(true), ..OpenHints::default() };
+        let open = |fs, dir: &Path| {
+            let options = LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
+            Log::open_with(fs, dir, options, hints).expect("it opens").0
+        };
+        let leader = open(Arc::new(OsFs), leader.path());
+        let fs = SimFs::new(1);
+        fs.create_dir(Path::new(DIR)).expect("a directory");
+        let mut follower = open(Arc::new(fs), Path::new(DIR));
+        follower.reset_to(leader.start()).expect("it starts where the leader does");
+        while follower.end() < leader.end() {
+            let fetched = leader.read(follower.end(), ReadLimit::bytes(2500)).expect("a read");
+            follower.append_replicated(TimestampMs(1_700_000_000_000), &fetched.bytes).expect("it is appended");
+        }
+        let id = &partition.id;
+        assert!(read_all(&follower.reader()) == read_all(&leader.reader()), "{id}: other bytes than the leader's");
+        assert_eq!(follower.latest_epoch(), leader.latest_epoch(), "{id}");
+        assert_eq!(follower.producers().first_open_transaction(), leader.producers().first_open_transaction(), "{id}");
     }
 }

@@ -4,4 +4,5 @@
 mod case;
 mod files;
 mod logs;
+mod roots;
 mod rows;
