@@ -139,7 +139,7 @@ fn wrappers_that_hold_no_set_of_messages_are_told() {
     let bad = |inner: &[Vec<u8>]| records(&wrapper(1, Codec::Gzip, 0, 9, 5, inner)).unwrap_err();
     assert!(matches!(bad(&[message(0, 0, 0, 0, None, None)]), RecordsError::Message), "another version inside");
     assert!(
-        matches!(bad(&[wrapper(1, Codec::Gzip, 0, 0, 5, &[good.clone()])]), RecordsError::Message),
+        matches!(bad(&[wrapper(1, Codec::Gzip, 0, 0, 5, std::slice::from_ref(&good))]), RecordsError::Message),
         "twice wrapped"
     );
     for cut in 1..good.len() {
