@@ -19,6 +19,7 @@ use crate::segment::{Place, Segment};
 use crate::snapshots;
 use crate::transactions;
 use crate::truncation::SEGMENT_FILES;
+use crate::zero_ahead::ZeroJob;
 use crate::{Offset, TimestampMs};
 
 /// How often producers are looked over for those that have expired (Kafka's
@@ -69,6 +70,11 @@ pub enum Step {
     Flushed {
         /// The flush mark now.
         flushed: Offset,
+    },
+    /// Zeros were written ahead of the end, and synced.
+    ZerosWritten {
+        /// How many bytes.
+        bytes: u64,
     },
     /// Segments that no longer grow were synced with their indexes and snapshots.
     Checkpointed {
@@ -125,6 +131,7 @@ pub(crate) enum Kind {
     Retire,
     ReadAge,
     Flush,
+    ZeroAhead,
     Checkpoint,
     WriteIndexes,
     ExpireProducers,
@@ -141,6 +148,7 @@ enum Work {
     },
     ReadAge(Arc<Segment>),
     Flush(FlushJob),
+    ZeroAhead(ZeroJob),
     Checkpoint(FlushJob),
     WriteIndexes {
         place: Place,
@@ -190,6 +198,7 @@ impl WorkJob {
                 }
             }),
             Work::Flush(job) => Outcome::Flushed(job.run()),
+            Work::ZeroAhead(job) => Outcome::Done(job.run().map(|bytes| Step::ZerosWritten { bytes })),
             Work::Checkpoint(job) => Outcome::Checkpointed(job.run()),
             Work::WriteIndexes { place, segment, end, indexes, aborted, control } => {
                 let written = {
@@ -329,6 +338,11 @@ impl Log {
                 Ok(Some(work)) => return Some((Kind::Retire, work)),
                 Err(error) => return Some((Kind::Retire, Work::Done(Err(error)))),
             }
+        }
+        if may(Kind::ZeroAhead)
+            && let Some(job) = self.zeros_due()
+        {
+            return Some((Kind::ZeroAhead, Work::ZeroAhead(job)));
         }
         if may(Kind::Checkpoint)
             && !self.sealed.is_empty()

@@ -92,6 +92,7 @@ mod tidy;
 mod transactions;
 mod truncation;
 mod types;
+mod zero_ahead;
 
 pub use batch::{
     Attributes, BatchError, BatchFault, BatchHeader, BatchView, Batches, CRC_START, HEADER_BYTES, HeaderScan,

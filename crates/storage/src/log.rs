@@ -29,6 +29,7 @@ use crate::segment::{Place, Segment};
 use crate::state_file::{FlushMark, LogState, StateFile};
 use crate::transactions;
 use crate::truncation::remove_index_files;
+use crate::zero_ahead::ZeroAhead;
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId};
 
 /// The file of a log's leader epochs.
@@ -109,6 +110,8 @@ pub(crate) struct Active {
     pub(crate) last: LastBatch,
     /// Its file, from the first append after a sync to the sync of the last.
     pub(crate) file: Option<Arc<dyn File>>,
+    /// Zeros behind its end, if there are or may be some.
+    pub(crate) zeros: Option<ZeroAhead>,
     /// The largest timestamp of its first batch, by which it ages.
     pub(crate) first_timestamp: Option<TimestampMs>,
     /// When it was first seen by a call that tells the time; it ages by this if its first batch has no timestamp.
@@ -122,7 +125,7 @@ impl Active {
         segment.transactions().set(Vec::new());
         segment.publish(0, TimestampMs::NONE);
         let last = LastBatch::none(0);
-        Self { segment, indexes, len: 0, last, file: None, first_timestamp: None, since: None }
+        Self { segment, indexes, len: 0, last, file: None, zeros: None, first_timestamp: None, since: None }
     }
 
     /// The flush mark once everything up to the end of the log is synced.
@@ -505,6 +508,11 @@ impl Log {
         if self.state.last() == Some(clean) && self.epochs_version == self.epochs_written {
             return Ok(report);
         }
+        if self.trim_zeros()? {
+            let segment = &self.active.segment;
+            let synced = segment.file()?.sync_data().context("sync", &segment.path());
+            synced.inspect_err(|error| self.close_if_sync_failed(error))?;
+        }
         self.checkpoint()?;
         self.active.indexes.finish();
         let base = self.active.segment.base();
@@ -650,11 +658,17 @@ impl Log {
             None => self.open_active()?,
         };
         let position = self.active.len;
-        let Err(source) = file.write_all_vectored_at(slices, position) else {
+        let mut write = || file.write_all_vectored_at(slices, position);
+        let written = match &self.active.zeros {
+            Some(zeros) => zeros.write(position + bytes, write),
+            None => write(),
+        };
+        let Err(source) = written else {
             self.active.len += bytes;
             return Ok(());
         };
         let error = IoError { verb: "write", path: self.active.segment.path(), source };
+        self.active.zeros = None;
         if let Err(left) = file.set_len(position) {
             let fence = Fence::HalfDone(format!("{error}, and the file could not be cut back: {left}"));
             self.shared.close(fence.clone());
@@ -675,6 +689,7 @@ impl Log {
             own.publish(self.active.len, self.active.indexes.largest_timestamp());
             self.shared.update_segments(|segments| segments.with_last(own.clone()));
             self.active.segment = own.clone();
+            self.active.zeros = None;
             self.directory_changes += 1;
             own.take_name().inspect_err(|error| self.shared.close(Fence::HalfDone(error.to_string())))?;
         }
@@ -765,6 +780,8 @@ impl Log {
         if self.active.segment.base() == base {
             return Ok(());
         }
+        // Synced with the segment's last batches, before those of the next one are.
+        self.trim_zeros()?;
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
         segment.create_file()?;
         self.directory_changes += 1;

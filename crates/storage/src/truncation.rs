@@ -359,7 +359,8 @@ pub(crate) fn resume(
         let header = last.header.get_mut(..kept).unwrap_or_default();
         file.read_full_at(header, last.position).context("read", &segment.path())?;
     }
-    Ok(Active { segment: segment.clone(), indexes: writer, len, last, file: None, first_timestamp, since: None })
+    let segment = segment.clone();
+    Ok(Active { segment, indexes: writer, len, last, file: None, zeros: None, first_timestamp, since: None })
 }
 
 impl From<ReadError> for TruncateError {
