@@ -15,7 +15,7 @@ use crate::checkpoint::{replace_file, sync_parent, temporary_path};
 use crate::error::Fence;
 use crate::flush::{JobControl, Sealed};
 use crate::fs::{FileKind, OpenMode};
-use crate::index::TimeEntry;
+use crate::index::{AbortedTransaction, TimeEntry};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError, copy_bytes};
 use crate::lock::{LOCK_FILE, LockError, lock_directory};
@@ -27,6 +27,7 @@ use crate::segment::{Place, Segment};
 use crate::snapshots;
 use crate::state_file::{FlushMark, LogState, StateFile};
 use crate::tidy::is_name_of_log;
+use crate::transactions;
 use crate::truncation::copy_below;
 use crate::{LeaderEpoch, Offset, TopicId};
 
@@ -82,6 +83,8 @@ pub struct CopyJob {
     active_len: u64,
     indexes: Arc<MemoryIndexes>,
     largest: TimeEntry,
+    /// The aborted transactions whose markers lie in the segment that grows.
+    aborted: Arc<[AbortedTransaction]>,
     start: Offset,
     end: Offset,
     epochs: Vec<(LeaderEpoch, Offset)>,
@@ -120,6 +123,7 @@ impl Log {
             active_len: self.active.len,
             indexes: self.active.indexes.indexes().clone(),
             largest: self.active.indexes.largest(),
+            aborted: self.active.segment.transactions().in_memory().unwrap_or_default(),
             start: self.start(),
             end: self.end(),
             epochs: self.epochs.entries().to_vec(),
@@ -298,10 +302,16 @@ impl CopyJob {
             if let Some(indexes) = &sealed.indexes {
                 IndexWriter::write_files(target, sealed.segment.base(), indexes)?;
             }
+            if let Some(aborted) = &sealed.aborted {
+                transactions::write_file(target, sealed.segment.base(), aborted)?;
+            }
         }
         for segment in segments {
             if let Some(Indexes::Memory(indexes)) = segment.rebuilt_indexes() {
                 IndexWriter::write_files(target, segment.base(), &indexes)?;
+            }
+            if let Some(aborted) = segment.transactions().rebuilt() {
+                transactions::write_file(target, segment.base(), &aborted)?;
             }
         }
         Ok(())
@@ -327,7 +337,8 @@ impl CopyJob {
         to.sync_data().context("sync", &path)?;
         let indexes = copy_below(base, &self.indexes, self.active_len, self.end);
         let _ = indexes.times.append_final(self.largest.timestamp, self.largest.offset);
-        Ok(IndexWriter::write_files(target, base, &indexes)?)
+        IndexWriter::write_files(target, base, &indexes)?;
+        Ok(transactions::write_file(target, base, &self.aborted)?)
     }
 
     /// Writes what is known of the log as a whole, as a clean close does.

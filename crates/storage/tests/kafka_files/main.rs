@@ -6,3 +6,4 @@ mod files;
 mod logs;
 mod roots;
 mod rows;
+mod transactions;
