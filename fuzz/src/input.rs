@@ -35,6 +35,13 @@ impl<'a> Input<'a> {
         self.0.is_empty()
     }
 
+    /// Up to so many bytes as they are.
+    pub(crate) fn take(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
     /// All that is left.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)

@@ -1,8 +1,16 @@
 //! The bodies of the fuzz targets. Each takes any bytes, reads them as a small program, runs it on a log on the simulated
 //! disk and panics if the log does not keep its word.
 
+pub mod compaction;
+mod directory;
+pub mod index_load;
 mod input;
+pub mod legacy_messages;
+pub mod log_operations;
 mod model;
+pub mod record_batch;
+#[cfg(test)]
+mod seeds;
 pub mod segment_recovery;
 pub mod truncate_to_high_watermark;
 
@@ -35,6 +43,31 @@ mod tests {
                 panic!("program {number} fails; it is kept in {}", file.display());
             }
         }
+    }
+
+    #[test]
+    fn compaction() {
+        run_all("compaction", super::compaction::run);
+    }
+
+    #[test]
+    fn index_load() {
+        run_all("index_load", super::index_load::run);
+    }
+
+    #[test]
+    fn legacy_messages() {
+        run_all("legacy_messages", super::legacy_messages::run);
+    }
+
+    #[test]
+    fn log_operations() {
+        run_all("log_operations", super::log_operations::run);
+    }
+
+    #[test]
+    fn record_batch() {
+        run_all("record_batch", super::record_batch::run);
     }
 
     #[test]

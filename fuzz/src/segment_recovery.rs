@@ -7,10 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use highwater_storage::fs::{Fs, SimFs};
-use highwater_storage::{LeaderEpoch, Log, LogOptions, Offset, OpenError, OpenHints, ReadLimit};
+use highwater_storage::{LeaderEpoch, LogOptions, Offset};
 
+use crate::directory::{any_directory, unpack};
 use crate::input::Input;
-use crate::model::{DIR, Model, NOW, assert_sound, disk, open, options};
+use crate::model::{DIR, Model, disk, open, options};
 
 /// Bytes at the front that decide on the log's options, how the program ends, and the damage.
 const END_BYTES: usize = 12;
@@ -21,8 +22,10 @@ pub fn run(data: &[u8]) {
     let (end, program) = data.split_at(data.len().min(END_BYTES));
     let (mut end, mut input) = (Input::new(end), Input::new(program));
     let options = options(&mut end);
-    if end.below(8) == 0 {
-        return any_bytes(input.rest(), &options);
+    match end.below(8) {
+        0 => return any_bytes(input.rest(), &options),
+        1 => return any_directory(&unpack(input.rest()), &options),
+        _ => {}
     }
     let mut fs = disk();
     let mut log = open(&fs, &options).0;
@@ -174,31 +177,13 @@ fn damage_log(fs: &SimFs, model: &mut Model, recovery_point: Offset, input: &mut
     }
 }
 
-/// A segment of any bytes. Opening it may say that the format is old; else everything that can be read is sound.
+/// A segment of any bytes.
 fn any_bytes(bytes: &[u8], options: &LogOptions) {
     let fs = disk();
     let path = Path::new(DIR).join("00000000000000000000.log");
     fs.open(&path, highwater_storage::fs::OpenMode::CreateNew).expect("the directory is empty");
     spoil(&fs, &path, |file| file.extend_from_slice(bytes));
-    let shared = std::sync::Arc::new(fs.clone());
-    let opened = Log::open_with(shared, Path::new(DIR), options.clone(), OpenHints::default());
-    let (mut log, _) = match opened {
-        Ok(opened) => opened,
-        Err(OpenError::OldFormat { .. }) => return,
-        Err(error) => panic!("a log cannot be opened: {error}"),
-    };
-    let mut from = log.start();
-    while from < log.end() {
-        let fetched = log.read(from, ReadLimit::bytes(1 << 16)).expect("what is there can be read");
-        assert!(fetched.next > from, "reading at {from} does not get on");
-        from = assert_sound(&fetched.bytes, from);
-    }
-    let end = log.end();
-    let (batch, _) = crate::model::batch(&mut Input::new(&[0, 1, 2, 3]));
-    let epoch = log.latest_epoch().max(LeaderEpoch(0));
-    if let Ok(appended) = log.append(NOW, epoch, &batch) {
-        assert_eq!(appended.first, end);
-    }
+    any_directory(&fs, options);
 }
 
 fn files(fs: &SimFs, choose: impl Fn(&str) -> bool) -> Vec<PathBuf> {

@@ -1,0 +1,160 @@
+//! A partition directory as bytes: a row of files, each with its kind, base offset and length before it.
+//!
+//! ```text
+//! kind u8 │ base offset u32 │ length u24 │ bytes     (big endian; a length past the end means all that is left)
+//! ```
+//!
+//! Bytes of any sort are some directory, and a directory that Kafka wrote makes a seed that damage can begin from.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use highwater_storage::fs::{Fs, OpenMode, SimFs};
+use highwater_storage::io::FileExt;
+use highwater_storage::{
+    AppendError, BatchView, LeaderEpoch, Log, LogOptions, Offset, OpenHints, ReadError, ReadLimit, TimestampMs,
+};
+
+use crate::input::Input;
+use crate::model::{DIR, NOW, batch, disk, open};
+
+/// Names by kind. Those that begin with a dot are the ends of a segment's files.
+const NAMES: [&str; 16] = [
+    ".log",
+    ".index",
+    ".timeindex",
+    ".txnindex",
+    ".snapshot",
+    "leader-epoch-checkpoint",
+    "partition.metadata",
+    "highwater-state",
+    ".log.swap",
+    ".index.swap",
+    ".timeindex.swap",
+    ".txnindex.swap",
+    ".log.cleaned",
+    ".index.cleaned",
+    ".log.deleted",
+    ".log.damaged-100",
+];
+
+const HEADER_BYTES: usize = 8;
+
+/// Puts the files on a new disk.
+pub(crate) fn unpack(mut bytes: &[u8]) -> SimFs {
+    let fs = disk();
+    while let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() {
+        let [kind, base @ .., length_2, length_1, length_0] = *header;
+        let length = u32::from_be_bytes([0, length_2, length_1, length_0]);
+        let length = usize::try_from(length).expect("three bytes").min(rest.len());
+        let (content, rest) = rest.split_at(length);
+        bytes = rest;
+        let kind = NAMES[usize::from(kind) % NAMES.len()];
+        let name =
+            if kind.starts_with('.') { format!("{:020}{kind}", u32::from_be_bytes(base)) } else { kind.to_owned() };
+        let file = fs.open(&Path::new(DIR).join(name), OpenMode::Truncate).expect("the simulated disk works");
+        file.write_all_at(content, 0).expect("the simulated disk works");
+    }
+    fs.sync_everything();
+    fs
+}
+
+/// The opposite of [`unpack`], for making seeds; `None` for a file that has no kind here.
+#[cfg(test)]
+pub(crate) fn pack(name: &str, content: &[u8]) -> Option<Vec<u8>> {
+    let (base, end) = match name.split_once('.') {
+        Some((base, end)) if base.len() == 20 => (base.parse().ok()?, format!(".{end}")),
+        _ => (0u32, name.to_owned()),
+    };
+    let kind = NAMES.iter().position(|known| **known == end)?;
+    let mut bytes = vec![u8::try_from(kind).ok()?];
+    bytes.extend(base.to_be_bytes());
+    bytes.extend(&u32::try_from(content.len()).ok()?.to_be_bytes()[1..]);
+    bytes.extend(content);
+    Some(bytes)
+}
+
+/// What can be read of a log, and where it cannot.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Readable {
+    pub(crate) bytes: Vec<u8>,
+    damaged: Vec<Range<Offset>>,
+}
+
+impl Readable {
+    pub(crate) fn of(log: &Log) -> Self {
+        let mut found = Self::default();
+        let mut from = log.start();
+        while from < log.end() {
+            match log.read(from, ReadLimit::bytes(1 << 16)) {
+                Ok(fetched) => {
+                    if fetched.bytes.is_empty() {
+                        // Only offsets without a record are left: compaction may have taken the last ones.
+                        assert_eq!(fetched.next, from, "nothing is read, and the next offset is another");
+                        break;
+                    }
+                    assert!(fetched.next > from, "reading at {from} does not get on");
+                    let mut rest = fetched.bytes.as_slice();
+                    while !rest.is_empty() {
+                        let (_, length) = BatchView::parse(rest).expect("only whole batches are read");
+                        rest = &rest[length..];
+                    }
+                    found.bytes.extend_from_slice(&fetched.bytes);
+                    from = fetched.next;
+                }
+                Err(ReadError::Corrupt { offsets, .. }) => {
+                    assert!(offsets.end > from, "reading at {from} does not get on behind damage: {offsets:?}");
+                    from = offsets.end;
+                    found.damaged.push(offsets);
+                }
+                Err(error) => panic!("reading at {from}: {error}"),
+            }
+        }
+        found
+    }
+}
+
+/// Opens whatever is there, reads it, searches it, appends, and opens it again: it must be what it was.
+pub(crate) fn any_directory(fs: &SimFs, options: &LogOptions) {
+    let shared: Arc<dyn Fs> = Arc::new(fs.clone());
+    let opened = Log::open_with(shared, Path::new(DIR), options.clone(), OpenHints::default());
+    let (mut log, _) = opened.unwrap_or_else(|error| panic!("damage is no error: {error}"));
+    let found = Readable::of(&log);
+    assert_eq!(Readable::of(&log), found, "reading twice");
+    search(&log);
+
+    let end = log.end();
+    let (bytes, _) = batch(&mut Input::new(&[0, 1, 2, 3]));
+    let epoch = log.latest_epoch().max(LeaderEpoch(0));
+    match log.append(NOW, epoch, &bytes) {
+        Ok(appended) => assert_eq!(appended.first, end, "the first offset of an append"),
+        // What the files say may leave no room for another batch.
+        Err(AppendError::OffsetsExhausted | AppendError::StaleEpoch { .. } | AppendError::LargerThanSegment { .. }) => {
+        }
+        Err(error) => panic!("a good batch is refused: {error}"),
+    }
+    let (start, end, found) = (log.start(), log.end(), Readable::of(&log));
+    drop(log);
+    let fs = fs.kill();
+    let (log, _) = open(&fs, options);
+    assert_eq!((log.start(), log.end()), (start, end), "opened again after a kill");
+    assert!(Readable::of(&log) == found, "opened again after a kill it is another log");
+    log.close().expect("the simulated disk works");
+    let (log, report) = open(&fs, options);
+    assert!(report.clean, "a log that was closed is not clean");
+    assert_eq!((log.start(), log.end()), (start, end), "opened again after it was closed");
+    assert!(Readable::of(&log) == found, "opened again after it was closed it is another log");
+}
+
+/// Searches by time: whatever an index says, what is found is as late as was asked for.
+pub(crate) fn search(log: &Log) {
+    let reader = log.reader();
+    for time in [TimestampMs(i64::MIN), TimestampMs(0), NOW, NOW.after(1_000), TimestampMs(i64::MAX)] {
+        // Damage in the way may be an error.
+        let Ok(Some(found)) = reader.offset_for_timestamp(time, Offset::MAX) else { continue };
+        assert!(found.timestamp >= time, "asked for {time}, found {found:?}");
+        assert!(log.start() <= found.offset && found.offset < log.end(), "found outside of the log: {found:?}");
+    }
+    let _ = reader.max_timestamp(Offset::MAX);
+}
