@@ -12,10 +12,18 @@ pub(crate) struct KnownDamage {
 }
 
 impl KnownDamage {
-    /// Notes a stretch. What is already known of the same bytes is replaced.
-    pub(crate) fn note(&self, damaged: Damaged) {
+    /// Whether there is any.
+    pub(crate) fn is_some(&self) -> bool {
+        self.stretches.get().is_some()
+    }
+
+    /// Notes a stretch, if `still_true` says so while a cut has to wait. What is already known of the same bytes is replaced.
+    pub(crate) fn note(&self, damaged: Damaged, still_true: impl FnOnce() -> bool) {
         let stretches = self.stretches.get_or_init(Box::default);
         let mut stretches = stretches.lock().unwrap_or_else(PoisonError::into_inner);
+        if !still_true() {
+            return;
+        }
         let end = damaged.position.saturating_add(damaged.bytes);
         stretches.retain(|known| known.position >= end || known.position + known.bytes <= damaged.position);
         let at = stretches.partition_point(|known| known.position < damaged.position);

@@ -9,6 +9,7 @@ use crate::io::IoError;
 use crate::lock::LockError;
 use crate::options::InvalidOption;
 use crate::producers::SequenceError;
+use crate::recovery::RepairedField;
 use crate::{LeaderEpoch, Offset};
 
 /// Why a log takes no more calls until it is opened again.
@@ -60,6 +61,16 @@ pub enum DamageKind {
         last: Offset,
         /// The lowest offset it could have had.
         expected: Offset,
+    },
+    /// A header field outside the checksum that holds what cannot be, in a batch that is intact otherwise.
+    #[error("a {field} of {was} where only {is} fits")]
+    Field {
+        /// The field.
+        field: RepairedField,
+        /// What it holds.
+        was: i64,
+        /// What it has to be.
+        is: i64,
     },
     /// The file is shorter than what was appended to it.
     #[error("the file ends here and should not")]

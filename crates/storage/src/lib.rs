@@ -88,11 +88,13 @@ mod segments;
 mod shared_log;
 mod snapshots;
 mod state_file;
+mod survey;
 mod tidy;
 mod transactions;
 mod truncation;
 mod types;
 mod zero_ahead;
+mod window;
 
 pub use batch::{
     Attributes, BatchError, BatchFault, BatchHeader, BatchView, Batches, CRC_START, HEADER_BYTES, HeaderScan,

@@ -1,5 +1,6 @@
 //! What opening a log found, and what it did about it.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use crate::Offset;
@@ -144,4 +145,15 @@ pub struct PutAside {
     pub batches: u64,
     /// The first and the last offset of these batches.
     pub offsets: (Offset, Offset),
+}
+
+impl fmt::Display for RepairedField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BaseOffset => "base offset",
+            Self::Length => "length",
+            Self::LeaderEpoch => "leader epoch",
+            Self::Magic => "format version",
+        })
+    }
 }
