@@ -4,11 +4,12 @@ use std::io::BufReader;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use crate::batch::{BatchHeader, BatchView};
+use crate::batch::{BatchHeader, BatchView, MAGIC};
 use crate::compression;
-use crate::error::{DamageKind, Fence, ReadError};
+use crate::error::{DamageKind, Damaged, Fence, ReadError};
 use crate::index::AbortedTransaction;
 use crate::legacy::MessageReader;
+use crate::names::SegmentFileName;
 use crate::record::{RecordSource, RecordStream};
 use crate::records::{RecordsError, timestamp_of};
 use crate::segment::{Located, Segment};
@@ -268,14 +269,13 @@ impl LogReader {
             if from < start || from > end {
                 return Err(ReadError::OutOfRange { from, start, end });
             }
-            let upper = limit.upper.min(end);
-            for segment in if from < upper { segments.holding(from) } else { &[] } {
-                if let Some(located) = segment.locate(from)? {
-                    return read_batches(segment, &located, limit, upper, bytes)
-                        .map(|found| found.unwrap_or((from, from)));
+            let limit = ReadLimit { upper: limit.upper.min(end), ..limit };
+            bytes.clear();
+            for (segment, next) in segments.holding_with_next(from).filter(|_| from < limit.upper) {
+                if let Some(located) = segment.locate(from, next)? {
+                    return read_from(segment, &located, from, limit, next, bytes);
                 }
             }
-            bytes.clear();
             Ok((from, from))
         })
     }
@@ -325,11 +325,17 @@ impl LogReader {
             let wanted =
                 |header: &BatchHeader, near| header.max_timestamp() >= timestamp && header.last_offset() >= near;
             while let Some(located) = segment.locate_where(near, |header| wanted(header, near))? {
-                let bytes = segment.read_batch(&located)?;
-                if let Some(found) = first_in_batch(segment, &located, &bytes, start, timestamp)? {
-                    return Ok(Some(found));
-                }
                 near = located.header.next_offset();
+                match segment.read_batch(&located) {
+                    Ok(bytes) => {
+                        if let Some(found) = first_in_batch(segment, &located, &bytes, start, timestamp)? {
+                            return Ok(Some(found));
+                        }
+                    }
+                    // Its timestamps mean nothing.
+                    Err(ReadError::Corrupt { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(None)
@@ -373,6 +379,13 @@ impl LogReader {
             // The log may have ended meanwhile, and a file that was opened just now be that of a later log of this name.
             self.shared.usable()?;
             match outcome {
+                Err(ReadError::Corrupt { segment, position, bytes, offsets, what }) => {
+                    let end = self.shared.end().max(offsets.start.next());
+                    let offsets = offsets.start..offsets.end.min(end).max(offsets.start.next());
+                    let damaged = Damaged { segment, position, bytes, offsets, what };
+                    self.note(&segments, &damaged, generation);
+                    return Err(damaged.into());
+                }
                 // A segment left the log between our look at the list and the opening of its file.
                 Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {
                     if Arc::ptr_eq(&self.shared.segments(), &segments) {
@@ -385,39 +398,92 @@ impl LogReader {
     }
 }
 
-/// Reads from a known batch on. `None` if that batch itself is past a limit.
-fn read_batches(
+impl LogReader {
+    /// Has all readers know of damage, unless the log was truncated since this generation: that may be what was read.
+    fn note(&self, segments: &Segments, damaged: &Damaged, generation: u64) {
+        // A batch whose checksum is right was written like that.
+        if matches!(damaged.what, DamageKind::Records(_)) {
+            return;
+        }
+        let name = damaged.segment.file_name().and_then(|name| SegmentFileName::parse(name.to_str()?));
+        let segment = name.and_then(|name| segments.all().iter().find(|segment| segment.base() == name.base_offset));
+        if let Some(segment) = segment {
+            segment.known_damage().note(damaged.clone(), || self.shared.generation() == generation);
+        }
+    }
+}
+
+/// Reads from the batch on that holds `from`.
+fn read_from(
     segment: &Segment,
     located: &Located,
+    from: Offset,
     limit: ReadLimit,
-    upper: Offset,
+    next_segment: Offset,
     bytes: &mut Vec<u8>,
-) -> Result<Option<(Offset, Offset)>, ReadError> {
-    let Located { position, header } = located;
-    let first_bytes = header.total_bytes();
-    if header.last_offset() >= upper || (first_bytes > limit.max_bytes && !limit.at_least_one) {
-        bytes.clear();
-        return Ok(None);
+) -> Result<(Offset, Offset), ReadError> {
+    let header = &located.header;
+    if header.last_offset() >= limit.upper || (header.total_bytes() > limit.max_bytes && !limit.at_least_one) {
+        return Ok((from, from));
     }
-    let left = usize::try_from(segment.len().saturating_sub(*position)).unwrap_or(usize::MAX);
-    bytes.resize(limit.max_bytes.max(first_bytes).min(left), 0);
-    segment.read(bytes, *position)?;
+    if let Some(next) = read_batches(segment, located, limit, next_segment, bytes)? {
+        return Ok((header.base_offset(), next));
+    }
+    // The very first batch does not fit what lies around it, or its checksum is wrong. It may be what lies behind it that
+    // is wrong: then this one can be read.
+    bytes.clear();
+    let Some(located) = segment.locate_past_damage(from, next_segment, true)? else { return Ok((from, from)) };
+    let header = &located.header;
+    if header.last_offset() >= limit.upper {
+        return Ok((from, from));
+    }
+    bytes.extend_from_slice(&segment.read_batch(&located)?);
+    Ok((header.base_offset(), header.next_offset()))
+}
+
+/// Reads from a known batch on. `None` if that batch itself does not fit.
+fn read_batches(
+    segment: &Segment,
+    Located { position, header }: &Located,
+    limit: ReadLimit,
+    next_segment: Offset,
+    bytes: &mut Vec<u8>,
+) -> Result<Option<Offset>, ReadError> {
+    let position = *position;
+    let len = segment.len();
+    let known = segment.known_damage().next_from(position).map_or(len, |known| known.position);
+    let left = usize::try_from(known.saturating_sub(position)).unwrap_or(usize::MAX);
+    let most = limit.max_bytes.max(header.total_bytes());
+    // With the base offset of the batch behind the last one: it tells whether that one is where it should be.
+    bytes.resize(most.saturating_add(BASE_OFFSET_BYTES).min(left), 0);
+    segment.read(bytes, position)?;
     let mut whole = 0;
     let mut next = header.base_offset();
     // Whatever stops this after the first batch (a limit, a cut-off batch, damage) is for the next read to tell.
     while let Some(Ok((batch, length))) = bytes.get(whole..).map(BatchView::parse) {
-        if batch.base_offset() < next || batch.last_offset() >= upper {
+        let (first, last, behind) = (batch.base_offset(), batch.last_offset(), whole + length);
+        if behind > most || first < next || last < first || last >= limit.upper {
             break;
         }
-        whole += length;
+        let begins_behind = match bytes.get(behind..).and_then(|bytes| bytes.first_chunk()) {
+            Some(base_offset) => Offset(i64::from_be_bytes(*base_offset)),
+            None if position + behind as u64 >= len => next_segment,
+            None => Offset::MAX,
+        };
+        // The checksum does not cover the format version, and an older one has another checksum.
+        let verify = limit.verified || batch.magic() != MAGIC;
+        if begins_behind <= last || (verify && !batch.crc_matches()) {
+            break;
+        }
+        whole = behind;
         next = batch.next_offset();
     }
     bytes.truncate(whole);
-    if whole == 0 {
-        return Err(segment.damage(*position, DamageKind::Short).into());
-    }
-    Ok(Some((header.base_offset(), next)))
+    Ok((whole > 0).then_some(next))
 }
+
+/// Bytes of the field a batch begins with.
+const BASE_OFFSET_BYTES: usize = 8;
 
 /// The largest timestamp of a segment's records from `start` on and below `upper`.
 fn largest_between(segment: &Segment, start: Offset, upper: Offset) -> Result<TimestampMs, ReadError> {
@@ -431,13 +497,16 @@ fn largest_between(segment: &Segment, start: Offset, upper: Offset) -> Result<Ti
             largest = header.max_timestamp();
         } else if header.base_offset() < upper {
             // A limit lies inside of this batch.
-            let bytes = segment.read_batch(&located)?;
-            for_each_record(segment, &located, &bytes, |offset, timestamp| {
-                if start <= offset && offset < upper {
-                    largest = largest.max(timestamp);
-                }
-                true
-            })?;
+            match segment.read_batch(&located) {
+                Ok(bytes) => for_each_record(segment, &located, &bytes, |offset, timestamp| {
+                    if start <= offset && offset < upper {
+                        largest = largest.max(timestamp);
+                    }
+                    true
+                })?,
+                Err(ReadError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         near = header.next_offset();
     }
@@ -471,7 +540,7 @@ fn for_each_record(
     mut visit: impl FnMut(Offset, TimestampMs) -> bool,
 ) -> Result<(), ReadError> {
     let header = &located.header;
-    let undecodable = |what: String| segment.damage(located.position, DamageKind::Records(what));
+    let undecodable = |what: String| segment.damage_of(located, DamageKind::Records(what));
     let (batch, _) = BatchView::parse(bytes).map_err(|error| undecodable(error.to_string()))?;
     if header.is_legacy() {
         let undecodable = |error: RecordsError| undecodable(error.to_string());

@@ -17,7 +17,9 @@ use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::open_files::{FileSlot, OpenFiles};
+use crate::recovery::RepairedField;
 use crate::scan::{Found, Walk};
+use crate::survey::{Fix, Frame, Sound, Step, Stretch, Survey};
 use crate::transactions::SegmentTransactions;
 use crate::{Offset, TimestampMs};
 
@@ -275,12 +277,28 @@ impl Segment {
         let from = indexes.position_of(last.offset).context("read an index of", &self.path())?;
         let file = self.file()?;
         let mut walk = Walk::small(&*file, from, self.len());
-        while let Found::Batch(_, header) = walk.next_header().context("read", &self.path())? {
-            if header.last_offset() >= last.offset {
-                return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
+        loop {
+            match walk.next_header().context("read", &self.path())? {
+                Found::Batch(_, header) if header.last_offset() >= last.offset => {
+                    return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
+                }
+                Found::Batch(..) => {}
+                Found::End => return Ok(false),
+                Found::Bad(..) => break,
             }
         }
-        Ok(false)
+        let mut survey = self.survey(&*file, from, Offset::MAX);
+        loop {
+            match survey.step().context("read", &self.path())? {
+                Step::Batch(Sound { header, .. }) if header.last_offset() >= last.offset => {
+                    return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
+                }
+                // Nothing says otherwise, and the indexes could not be built any better.
+                Step::Damage(stretch) if stretch.offsets.contains(&last.offset) => return Ok(true),
+                Step::Batch(_) | Step::Damage(_) => {}
+                Step::Zeros(_) | Step::End => return Ok(false),
+            }
+        }
     }
 
     /// Puts the writer's indexes in place.
@@ -335,21 +353,73 @@ impl Segment {
         Ok(before)
     }
 
-    /// The first batch that holds `target` or a later offset.
-    pub(crate) fn locate(&self, target: Offset) -> Result<Option<Located>, ReadError> {
-        self.locate_where(target, |header| header.last_offset() >= target)
+    /// The first batch that holds `target` or a later offset. All offsets of the segment lie below `limit`.
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] if `target` lies in damage.
+    pub(crate) fn locate(&self, target: Offset, limit: Offset) -> Result<Option<Located>, ReadError> {
+        let (len, file) = (self.len(), self.file()?);
+        if !self.damage.is_some() {
+            let from = self.position_near(&*file, target, len)?;
+            let mut walk = Walk::small(&*file, from, len);
+            let mut expected = self.base;
+            while let Found::Batch(position, header) = walk.next_header().context("read", &self.path())? {
+                if header.base_offset() < expected {
+                    break;
+                }
+                if header.last_offset() >= target {
+                    // A batch that begins further on may be the one behind damage.
+                    if header.base_offset() > target && position > 0 {
+                        break;
+                    }
+                    return Ok(Some(Located { position, header }));
+                }
+                expected = header.next_offset();
+            }
+        }
+        self.locate_past_damage(target, limit, false)
     }
 
-    /// The first batch that `wanted` wants, of those from (about) the one that holds `near` on.
+    /// As [`Segment::locate`], by a closer look: the batches around it have to agree. `verified` if its checksum has to
+    /// be right as well.
+    pub(crate) fn locate_past_damage(
+        &self,
+        target: Offset,
+        limit: Offset,
+        verified: bool,
+    ) -> Result<Option<Located>, ReadError> {
+        let (len, file) = (self.len(), self.file()?);
+        // From a batch before it, so that it is known where it has to begin.
+        let from = self.position_near(&*file, target + -1, len)?;
+        let mut survey = self.survey(&*file, from, limit);
+        if verified {
+            survey = survey.verifying();
+        }
+        loop {
+            match survey.step().context("read", &self.path())? {
+                Step::Batch(batch) if batch.header.last_offset() < target => {}
+                Step::Batch(batch) => {
+                    if let Some(damaged) = self.mislabelled(&batch) {
+                        return Err(damaged.into());
+                    }
+                    return Ok(Some(Located { position: batch.position, header: batch.header }));
+                }
+                Step::Damage(stretch) if stretch.offsets.end > target => {
+                    return Err(self.damage(stretch).into());
+                }
+                Step::Damage(_) => {}
+                Step::Zeros(_) | Step::End => return Ok(None),
+            }
+        }
+    }
+
+    /// The first batch that `wanted` wants, of those from (about) the one that holds `near` on. Damage is passed over.
     pub(crate) fn locate_where(
         &self,
         near: Offset,
         wanted: impl Fn(&BatchHeader) -> bool,
     ) -> Result<Option<Located>, ReadError> {
         let (len, file) = (self.len(), self.file()?);
-        if len == 0 {
-            return Ok(None);
-        }
         let from = self.position_near(&*file, near, len)?;
         let mut walk = Walk::small(&*file, from, len);
         loop {
@@ -357,32 +427,62 @@ impl Segment {
                 Found::Batch(position, header) if wanted(&header) => return Ok(Some(Located { position, header })),
                 Found::Batch(..) => {}
                 Found::End => return Ok(None),
-                Found::Bad(position, fault) => return Err(self.damage(position, fault.into()).into()),
+                Found::Bad(..) => break,
+            }
+        }
+        let mut survey = self.survey(&*file, from, Offset::MAX);
+        loop {
+            match survey.step().context("read", &self.path())? {
+                Step::Batch(batch) if self.mislabelled(&batch).is_none() && wanted(&batch.header) => {
+                    return Ok(Some(Located { position: batch.position, header: batch.header }));
+                }
+                Step::Batch(_) | Step::Damage(_) => {}
+                Step::Zeros(_) | Step::End => return Ok(None),
             }
         }
     }
 
-    /// Where to cut so that no offset from `to` on is left, and the end of what stays.
-    pub(crate) fn cut_for(&self, to: Offset) -> Result<(u64, Offset), ReadError> {
+    /// Where to cut so that no offset from `to` on is left, and the end of what stays. Damage that may hold `to` goes as
+    /// a whole, as the batch that holds it does.
+    pub(crate) fn cut_for(&self, to: Offset, limit: Offset) -> Result<(u64, Offset), ReadError> {
         let (len, file) = (self.len(), self.file()?);
-        if len == 0 {
-            return Ok((0, self.base));
-        }
         // From a batch that stays, so that the end of the last one that does is known.
         let from = self.position_near(&*file, to + -1, len)?;
-        let mut walk = Walk::small(&*file, from, len);
+        let mut survey = self.survey(&*file, from, limit);
         let mut kept_end = None;
         loop {
-            match walk.next_header().context("read", &self.path())? {
-                Found::Batch(position, header) if header.last_offset() >= to => {
+            match survey.step().context("read", &self.path())? {
+                Step::Batch(Sound { position, header, .. }) if header.last_offset() >= to => {
                     let first = if position == 0 { self.base } else { header.base_offset() };
                     return Ok((position, kept_end.unwrap_or(first)));
                 }
-                Found::Batch(_, header) => kept_end = Some(header.next_offset()),
-                Found::End => return Ok((len, kept_end.unwrap_or(self.base))),
-                Found::Bad(position, fault) => return Err(self.damage(position, fault.into()).into()),
+                Step::Damage(Stretch { position, offsets, .. }) if offsets.end > to => {
+                    return Ok((position, kept_end.unwrap_or(offsets.start)));
+                }
+                Step::Batch(Sound { header, .. }) => kept_end = Some(header.next_offset()),
+                Step::Damage(Stretch { offsets, .. }) => kept_end = Some(offsets.end),
+                Step::Zeros(position) => return Ok((position, kept_end.unwrap_or(self.base))),
+                Step::End => return Ok((len, kept_end.unwrap_or(self.base))),
             }
         }
+    }
+
+    /// A survey of its data file from `position`, a batch boundary, on.
+    pub(crate) fn survey<'f>(&self, file: &'f dyn File, position: u64, limit: Offset) -> Survey<'f> {
+        let frame = Frame { position, ..Frame::whole(self.base, self.len(), limit).small() };
+        Survey::new(file, frame).passing_over(self.damage.all())
+    }
+
+    /// The damage that a batch is to readers if a field that tells where it is and what is wrong in the file.
+    fn mislabelled(&self, batch: &Sound) -> Option<Damaged> {
+        let Fix { field, was, is } = *batch.fixes.iter().find(|fix| fix.field != RepairedField::LeaderEpoch)?;
+        let header = &batch.header;
+        Some(self.damage(Stretch {
+            position: batch.position,
+            bytes: header.total_bytes() as u64,
+            offsets: header.base_offset()..header.next_offset(),
+            what: DamageKind::Field { field, was, is },
+        }))
     }
 
     /// Where to begin to look for the batch that holds `near`: what the index says, if a batch confirms it.
@@ -411,13 +511,14 @@ impl Segment {
         rebuilt.position_of(near).context("read an index of", &self.path()).map_err(ReadError::from)
     }
 
-    /// The whole batch at `position`.
+    /// The whole batch at `position`, if its checksum is right.
     pub(crate) fn read_batch(&self, located: &Located) -> Result<Vec<u8>, ReadError> {
         let mut bytes = vec![0; located.header.total_bytes()];
         self.read(&mut bytes, located.position)?;
-        match BatchView::parse(&bytes) {
-            Ok(_) => Ok(bytes),
-            Err(error) => Err(self.damage(located.position, error.what.into()).into()),
+        let checked = BatchView::parse(&bytes).map_err(|error| error.what).and_then(|(batch, _)| batch.verify_crc());
+        match checked {
+            Ok(()) => Ok(bytes),
+            Err(fault) => Err(self.damage_of(located, fault.into()).into()),
         }
     }
 
@@ -425,20 +526,27 @@ impl Segment {
     pub(crate) fn read(&self, buffer: &mut [u8], position: u64) -> Result<(), ReadError> {
         let read = self.file()?.read_full_at(buffer, position).context("read", &self.path())?;
         if read < buffer.len() {
-            return Err(self.damage(position + read as u64, DamageKind::Short).into());
+            let (position, bytes) = (position + read as u64, (buffer.len() - read) as u64);
+            let offsets = self.base..self.base;
+            return Err(self.damage(Stretch { position, bytes, offsets, what: DamageKind::Short }).into());
         }
         Ok(())
     }
 
-    /// Names damage in its data file, from `position` to its end.
-    pub(crate) fn damage(&self, position: u64, what: DamageKind) -> Damaged {
-        let (bytes, offsets) = (self.len().saturating_sub(position), self.base..self.base.next());
+    /// Names damage in its data file.
+    pub(crate) fn damage(&self, Stretch { position, bytes, offsets, what }: Stretch) -> Damaged {
         Damaged { segment: self.path(), position, bytes, offsets, what }
+    }
+
+    /// Names damage in a batch whose header can be read.
+    pub(crate) fn damage_of(&self, Located { position, header }: &Located, what: DamageKind) -> Damaged {
+        let offsets = header.base_offset()..header.next_offset();
+        self.damage(Stretch { position: *position, bytes: header.total_bytes() as u64, offsets, what })
     }
 
     /// Notes damage in its data file, for all readers: who asks for what lies in it gets an error, and goes on behind.
     pub(crate) fn note_damage(&self, damaged: Damaged) {
-        self.damage.note(damaged);
+        self.damage.note(damaged, || true);
     }
 
     /// The damage that is known in its data file.
@@ -446,13 +554,18 @@ impl Segment {
         &self.damage
     }
 
-    /// The indexes as they follow from the batches, up to damage, behind which no batch can be made out.
+    /// The indexes as they follow from the batches.
     fn rebuild_indexes(&self) -> Result<Indexes, ReadError> {
-        let (len, file) = (self.len(), self.file()?);
+        let file = self.file()?;
         let mut writer = IndexWriter::new(self.base, self.place.index_interval_bytes);
-        let mut walk = Walk::new(&*file, 0, len);
-        while let Found::Batch(position, header) = walk.next_header().context("read", &self.path())? {
-            writer.add(position, &header);
+        let frame = Frame::whole(self.base, self.len(), Offset::MAX);
+        let mut survey = Survey::new(&*file, frame).passing_over(self.damage.all());
+        loop {
+            match survey.step().context("read", &self.path())? {
+                Step::Batch(batch) => writer.add(batch.position, &batch.header),
+                Step::Damage(_) => {}
+                Step::Zeros(_) | Step::End => break,
+            }
         }
         writer.finish();
         self.rebuilt.store(true, Ordering::Relaxed);

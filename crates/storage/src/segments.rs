@@ -30,6 +30,14 @@ impl Segments {
         self.by_base.get(after.saturating_sub(1)..).unwrap_or_default()
     }
 
+    /// Those that may hold `from` or a later offset, each with the base of the next one, below which all its offsets lie;
+    /// [`Offset::MAX`] for the last.
+    pub(crate) fn holding_with_next(&self, from: Offset) -> impl Iterator<Item = (&Arc<Segment>, Offset)> {
+        let holding = self.holding(from);
+        let next = holding.iter().skip(1).map(|next| next.base()).chain([Offset::MAX]);
+        holding.iter().zip(next)
+    }
+
     /// Each segment with the base of the next one, `end` for the last.
     pub(crate) fn with_ends(&self, end: Offset) -> impl DoubleEndedIterator<Item = (&Arc<Segment>, Offset)> {
         let last = self.by_base.len().saturating_sub(1);

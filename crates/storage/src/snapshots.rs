@@ -3,14 +3,15 @@
 use std::io;
 
 use crate::Offset;
+use crate::batch::BatchView;
 use crate::error::ReadError;
 use crate::fs::OpenMode;
 use crate::io::{FileExt, IoContext, IoError};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::producers::{CompletedTransaction, ProducerTable};
-use crate::scan::{Found, Walk};
-use crate::segment::Place;
+use crate::segment::{Located, Place};
 use crate::segments::Segments;
+use crate::survey::{Frame, Sound, Step, Survey};
 
 /// 100,000 producers take under 5 MB; a file above this is none of ours or Kafka's, and is not read into memory.
 const SNAPSHOT_BYTES_MAX: u64 = 256 << 20;
@@ -59,26 +60,46 @@ fn replay(
     table: &mut ProducerTable,
 ) -> Result<Vec<CompletedTransaction>, ReadError> {
     let mut ended = Vec::new();
-    for segment in segments.holding(from).iter().filter(|segment| segment.base() < end) {
-        let first = match segment.locate(from) {
-            Ok(Some(first)) => first,
-            // As below: the log keeps the segment, and so does the table what the others tell.
-            Ok(None) | Err(ReadError::Corrupt { .. }) => continue,
-            Err(error) => return Err(error),
-        };
+    for (segment, next) in segments.holding_with_next(from).take_while(|(segment, _)| segment.base() < end) {
+        let first = segment.locate_where(from, |header| header.last_offset() >= from)?;
+        let Some(Located { position, .. }) = first else { continue };
         let file = segment.file()?;
-        let mut walk = Walk::new(&*file, first.position, segment.len());
+        let frame = Frame { position, ..Frame::whole(segment.base(), segment.len(), next) };
+        let mut survey = Survey::new(&*file, frame).passing_over(segment.known_damage().all());
         loop {
-            match walk.next_batch().context("read", &segment.path())? {
-                Found::Batch(_, batch) if batch.base_offset() >= end => break,
-                Found::Batch(_, batch) => ended.extend(table.replicated(&batch)),
-                // Damage below the recovery point: what lies behind it in this segment cannot be told. The log keeps
-                // the batches; a producer whose last batch is among them is judged by an older one.
-                Found::End | Found::Bad(..) => break,
+            match survey.step().context("read", &segment.path())? {
+                Step::Batch(batch) if batch.header.base_offset() >= end => break,
+                Step::Batch(batch) => {
+                    ended.extend(take_in(&mut survey, &batch, table).context("read", &segment.path())?);
+                }
+                // A producer whose last batch is in it is judged by an older one.
+                Step::Damage(_) => {}
+                Step::Zeros(_) | Step::End => break,
             }
         }
     }
     Ok(ended)
+}
+
+/// Takes a batch that a survey came upon into the table. Returns the transaction that it ended.
+pub(crate) fn take_in(survey: &mut Survey<'_>, batch: &Sound, table: &mut ProducerTable) -> io::Result<Option<CompletedTransaction>> {
+    // Only the batches of idempotent producers leave a trace: the records of the others need not be read.
+    if batch.header.producer_id() < 0 {
+        return Ok(None);
+    }
+    let bytes = survey.bytes_of(batch)?;
+    let put_right;
+    let bytes = if batch.fixes.is_empty() {
+        bytes
+    } else {
+        put_right = batch.put_right(bytes);
+        &put_right
+    };
+    // Producer ids and sequence numbers that have rotted would refuse a producer that did nothing wrong.
+    Ok(match BatchView::parse(bytes) {
+        Ok((view, _)) if view.crc_matches() => table.replicated(&view),
+        _ => None,
+    })
 }
 
 /// The producers' state at some offset, as it was put together.

@@ -28,9 +28,6 @@ const LARGE_BATCH_BYTES: usize = 16 << 10;
 /// a header at every byte must not take forever.
 const FALSE_STARTS_BYTES_MAX: u64 = 64 << 20;
 
-/// The bytes of a batch that is put together from its parts: all up to the format version, which the checksum leaves out.
-pub(crate) const PREFIX_BYTES: usize = MAGIC_END;
-
 /// What a survey came upon.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
@@ -54,6 +51,17 @@ pub(crate) struct Sound {
     pub(crate) fixes: Vec<Fix>,
     /// Its epoch cannot be right, and more than one would fit.
     pub(crate) doubtful_epoch: bool,
+}
+
+impl Sound {
+    /// The batch's bytes with its header put right.
+    pub(crate) fn put_right(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for (byte, right) in bytes.iter_mut().zip(self.header.encode()) {
+            *byte = right;
+        }
+        bytes
+    }
 }
 
 /// A field outside the checksum that can have one value only.
@@ -169,6 +177,11 @@ impl<'f> Survey<'f> {
         known.reverse();
         self.known = known;
         self
+    }
+
+    /// Verifies all checksums from here on.
+    pub(crate) fn verifying(self) -> Self {
+        Self { verify_from: self.position, ..self }
     }
 
     /// The end of the last batch or damage: no offset below lies ahead.
@@ -506,7 +519,8 @@ impl<'f> Survey<'f> {
 fn may_begin_batch(bytes: &[u8], offsets: &std::ops::Range<i64>) -> bool {
     let base = bytes.first_chunk().map(|base| i64::from_be_bytes(*base));
     let magic = bytes.get(MAGIC_END - 1).copied();
-    base.is_some_and(|base| offsets.contains(&base)) && magic.is_some_and(|magic| i8::try_from(magic).is_ok_and(|magic| magic <= MAGIC))
+    base.is_some_and(|base| offsets.contains(&base))
+        && magic.is_some_and(|magic| i8::try_from(magic).is_ok_and(|magic| magic <= MAGIC))
 }
 
 /// Whether no field of a header has a value that no program writes.

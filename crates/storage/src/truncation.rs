@@ -14,6 +14,7 @@ use crate::scan::{Found, Walk};
 use crate::segment::{Place, Segment};
 use crate::segments::Segments;
 use crate::snapshots;
+use crate::survey::{Frame, Step, Survey};
 
 /// What was really cut off the end of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +80,9 @@ impl Log {
             return self.reset(to, to);
         }
         let segments = self.shared.segments();
-        let Some(segment) = segments.holding(to).first().cloned() else { return self.reset(to, to) };
-        let (position, kept_end) = segment.cut_for(to)?;
+        let Some((segment, next)) = segments.holding_with_next(to).next() else { return self.reset(to, to) };
+        let (position, kept_end) = segment.cut_for(to, next)?;
+        let segment = segment.clone();
         if kept_end < self.start() {
             // The log starts inside of the batch that goes.
             return self.reset(self.start(), self.start());
@@ -120,6 +122,7 @@ impl Log {
             segment.publish(position, log.active.indexes.largest_timestamp());
             log.shared.set_end(kept_end);
             log.shared.next_generation();
+            segment.known_damage().cut(position);
             // Only now the files: a reader that was under way notices and reads again.
             remove_segments(&log.place, removed.all())?;
             remove_index_files(&log.place, segment.base())?;
@@ -349,10 +352,17 @@ pub(crate) fn resume(
             first_timestamp = Some(header.max_timestamp());
         }
         let from = writer.indexes().offsets.last().map_or(0, |last| u64::from(last.position));
-        let mut walk = Walk::new(&*file, from, len);
-        while let Found::Batch(position, header) = walk.next_header().context("read", &segment.path())? {
-            writer.note(&header);
-            last.position = position;
+        let frame = Frame { position: from, ..Frame::whole(segment.base(), len, Offset::MAX) };
+        let mut survey = Survey::new(&*file, frame).passing_over(segment.known_damage().all());
+        loop {
+            match survey.step().context("read", &segment.path())? {
+                Step::Batch(batch) => {
+                    writer.note(&batch.header);
+                    last.position = batch.position;
+                }
+                Step::Damage(stretch) => last.position = stretch.position + stretch.bytes,
+                Step::Zeros(_) | Step::End => break,
+            }
         }
         // As it stands there: a batch may be shorter than what is kept of it, and nothing behind it belongs to it.
         let kept = last.header.len().min(usize::try_from(len - last.position).unwrap_or(usize::MAX));
