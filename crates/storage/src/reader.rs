@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use crate::batch::{BatchHeader, BatchView, MAGIC};
+use crate::batch::{BatchHeader, BatchView};
 use crate::compression;
 use crate::error::{DamageKind, Damaged, Fence, ReadError};
 use crate::index::AbortedTransaction;
@@ -471,7 +471,7 @@ fn read_batches(
             None => Offset::MAX,
         };
         // The checksum does not cover the format version, and an older one has another checksum.
-        let verify = limit.verified || batch.magic() != MAGIC;
+        let verify = limit.verified || batch.is_legacy();
         if begins_behind <= last || (verify && !batch.crc_matches()) {
             break;
         }

@@ -207,7 +207,8 @@ impl<'f> Survey<'f> {
         };
         let next = self.look(position + header.total_bytes() as u64)?;
         let fits = self.fits(&header, &next);
-        let verify = position >= self.verify_from || !fits || header.magic() != MAGIC;
+        // The checksum does not cover the format version, and an older one has another checksum.
+        let verify = position >= self.verify_from || !fits || header.is_legacy();
         if verify && let Some(fault) = self.checksum_fault(position, &header)? {
             return self.damaged(position, fault.into());
         }
@@ -251,8 +252,9 @@ impl<'f> Survey<'f> {
             Ok(total) => total,
             Err(fault) => return Ok(Look::Bad(fault)),
         };
-        Ok(match bytes.first_chunk() {
-            Some(header) if total <= left => Look::Batch(BatchHeader::decode(header)),
+        // Messages of the old formats may be shorter than a header: it ends with them, not with what follows.
+        Ok(match bytes.get(..total.min(HEADER_BYTES)) {
+            Some(first) if total <= left => Look::Batch(BatchHeader::decode_first(first)),
             _ => Look::Bad(BatchFault::Partial { have: left, need: total }),
         })
     }
@@ -407,15 +409,17 @@ impl<'f> Survey<'f> {
         let Ok(length) = i32::try_from(total.saturating_sub(crate::batch::LENGTH_PREFIX_BYTES as u64)) else {
             return Ok(None);
         };
-        let Some(header) = self.window.get(position, HEADER_BYTES)?.first_chunk::<HEADER_BYTES>() else {
+        let Some(mut header) = self.window.get(position, HEADER_BYTES)?.first_chunk::<HEADER_BYTES>().copied() else {
             return Ok(None);
         };
-        let mut header = BatchHeader::decode(header);
+        let [magic] = MAGIC.to_be_bytes();
+        let found_magic = std::mem::replace(&mut header[MAGIC_END - 1], magic);
+        let mut header = BatchHeader::decode(&header);
         let fields = [
             (RepairedField::Length, i64::from(header.batch_length()), i64::from(length)),
-            (RepairedField::Magic, i64::from(header.magic()), i64::from(MAGIC)),
+            (RepairedField::Magic, i64::from(i8::from_be_bytes([found_magic])), i64::from(MAGIC)),
         ];
-        (header.batch_length, header.magic) = (length, MAGIC);
+        header.batch_length = length;
         if !has_plausible_fields(&header) || self.checksum_fault(position, &header)?.is_some() {
             return Ok(None);
         }
@@ -438,16 +442,18 @@ impl<'f> Survey<'f> {
     /// Why a batch's checksum is wrong, if it is. Large batches are not read into memory as a whole.
     fn checksum_fault(&mut self, position: u64, header: &BatchHeader) -> io::Result<Option<BatchFault>> {
         let total = header.total_bytes();
-        let (mut done, mut computed) = (CRC_START, 0);
+        let mut checksum = Checksum::new(header);
+        let mut done = checksum.covers_from();
         while done < total {
             let wanted = (total - done).min(WINDOW_BYTES);
             let bytes = self.window.get(position + done as u64, wanted)?;
             let Some(bytes) = bytes.get(..wanted) else {
                 return Ok(Some(BatchFault::Partial { have: done + bytes.len(), need: total }));
             };
-            computed = crc32c::crc32c_append(computed, bytes);
+            checksum.update(bytes);
             done += wanted;
         }
+        let computed = checksum.finish();
         Ok((computed != header.crc()).then(|| BatchFault::Crc { stored: header.crc(), computed }))
     }
 
@@ -474,8 +480,8 @@ impl<'f> Survey<'f> {
         while position < self.window.end() {
             let offsets = self.expected.0..self.limit.0;
             let bytes = self.window.get(position, HEADER_BYTES)?;
-            let starts = bytes.len().saturating_sub(HEADER_BYTES - 1);
-            let found = bytes.windows(HEADER_BYTES).position(|bytes| may_begin_batch(bytes, &offsets));
+            let starts = bytes.len().saturating_sub(MAGIC_END - 1);
+            let found = bytes.windows(MAGIC_END).position(|bytes| may_begin_batch(bytes, &offsets));
             let Some(at) = found else {
                 if starts == 0 {
                     break;
@@ -512,6 +518,40 @@ impl<'f> Survey<'f> {
 
     fn may_follow(&self, header: &BatchHeader) -> bool {
         header.base_offset() >= self.expected && header.last_offset() < self.limit && has_plausible_fields(header)
+    }
+}
+
+/// The checksum of a batch, piece by piece: which one it is depends on the format version.
+enum Checksum {
+    Crc32c(u32),
+    Crc32(crc32fast::Hasher),
+}
+
+impl Checksum {
+    fn new(header: &BatchHeader) -> Self {
+        if header.is_legacy() { Self::Crc32(crc32fast::Hasher::new()) } else { Self::Crc32c(0) }
+    }
+
+    /// The first byte it covers.
+    fn covers_from(&self) -> usize {
+        match self {
+            Self::Crc32c(_) => CRC_START,
+            Self::Crc32(_) => MAGIC_END - 1,
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Crc32c(crc) => *crc = crc32c::crc32c_append(*crc, bytes),
+            Self::Crc32(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn finish(self) -> u32 {
+        match self {
+            Self::Crc32c(crc) => crc,
+            Self::Crc32(hasher) => hasher.finalize(),
+        }
     }
 }
 
