@@ -82,7 +82,11 @@ fn replay(
 }
 
 /// Takes a batch that a survey came upon into the table. Returns the transaction that it ended.
-pub(crate) fn take_in(survey: &mut Survey<'_>, batch: &Sound, table: &mut ProducerTable) -> io::Result<Option<CompletedTransaction>> {
+pub(crate) fn take_in(
+    survey: &mut Survey<'_>,
+    batch: &Sound,
+    table: &mut ProducerTable,
+) -> io::Result<Option<CompletedTransaction>> {
     // Only the batches of idempotent producers leave a trace: the records of the others need not be read.
     if batch.header.producer_id() < 0 {
         return Ok(None);
