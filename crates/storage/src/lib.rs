@@ -93,8 +93,8 @@ mod tidy;
 mod transactions;
 mod truncation;
 mod types;
-mod zero_ahead;
 mod window;
+mod zero_ahead;
 
 pub use batch::{
     Attributes, BatchError, BatchFault, BatchHeader, BatchView, Batches, CRC_START, HEADER_BYTES, HeaderScan,

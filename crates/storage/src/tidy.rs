@@ -36,7 +36,7 @@ pub(crate) fn tidy(place: &Place) -> Result<Tidied, IoError> {
         match SegmentFileName::parse(&entry.name).filter(|_| entry.kind == FileKind::File) {
             Some(name) => names.push(name),
             None if is_temporary(&entry.name) => remove(place, entry.name, &mut tidied)?,
-            None if is_name_of_log(&entry.name) => {}
+            None if is_known_small_file(&entry.name) => {}
             None => tidied.ignored.push(entry.name),
         }
     }
