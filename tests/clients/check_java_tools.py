@@ -5,7 +5,7 @@ import re
 import struct
 import subprocess
 
-from support import CheckFailed, KafkaBroker, Program, equal, require, require_codec, stored_batches, text_lines
+from support import CheckFailed, KafkaBroker, Program, dump_log_segments, equal, require, require_codec, stored_batches, text_lines
 
 COMMANDS = "org.apache.kafka.tools"
 
@@ -139,16 +139,7 @@ def get_offsets(program, broker, lines):
 def dump(program, broker, topic):
     """Dumps each file of a partition and finds nothing wrong, and every record there."""
     directory = broker.partition(topic)
-    logs = sorted(directory.glob("*.log"))
-    require(logs, f"there is no segment in {directory}")
-    # One run of the tool for all files: starting Java is the slow part.
-    files = [path for path in sorted(directory.iterdir()) if path.suffix in (".log", ".index", ".timeindex", ".snapshot")]
-    joined = ",".join(str(path) for path in files)
-    said = program.java("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", joined).decode()
-    for wrong in ["isvalid: false", "Mismatches in", "Found timestamp mismatch", "Found out of order", "Non-consecutive", "invalid bytes"]:
-        found = said.find(wrong)
-        require(found < 0, f"DumpLogSegments says {wrong!r}: {said[max(0, found - 200) : found + 300]}")
-    equal(said.count("Dumping "), len(files), "files dumped")
+    said = dump_log_segments(program, directory)
     offsets = [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", said, re.MULTILINE)]
     stored = sum(records for _, records, _ in stored_batches(directory))
     require(stored > 0, f"there is no record in {directory}")

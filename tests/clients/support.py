@@ -48,13 +48,18 @@ class Program:
 
     def __init__(self, name):
         parser = argparse.ArgumentParser(prog=name)
-        parser.add_argument("--highwater", type=Path, required=True, help="the highwater binary")
+        is_of_files = name == "kafka_files"
+        parser.add_argument("--highwater", type=Path, required=not is_of_files, help="the highwater binary")
+        parser.add_argument("--kafka-files", type=Path, required=is_of_files, help="the example kafka-files of tests/")
+        parser.add_argument("--kafka-data", type=Path, required=is_of_files, help="the storage crate's tests/data")
         parser.add_argument("--work", type=Path, required=True, help="a directory for logs and data, emptied first")
         parser.add_argument("--kafka-libs", type=Path, help="the directory of Apache Kafka's jars")
         parser.add_argument("--against-kafka", action="store_true", help="run the checks against Apache Kafka")
         options = parser.parse_args(sys.argv[2:])
         self.name = name
         self.highwater = options.highwater
+        self.kafka_files = options.kafka_files
+        self.kafka_data = options.kafka_data
         self.work = options.work.resolve()
         self.kafka_libs = options.kafka_libs
         self.against_kafka = options.against_kafka
@@ -243,6 +248,25 @@ def run(command, stdin=None, timeout=60, errors=None):
     name = next((part for part in command if part.startswith(("kafka.", "org.apache."))), Path(command[0]).name)
     require(done.returncode == 0, f"{name} ended with {done.returncode}: {said[-600:]} {done.stdout[-300:]!r}")
     return done.stdout
+
+
+def dump_log_segments(program, *directories, gaps=()):
+    """Has Kafka's tool look through partitions, and returns what it prints: nothing is wrong then. Offsets may have gaps
+    in the directories named."""
+    # One run of the tool for all files: starting Java is the slow part.
+    kinds = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
+    files = [path for directory in directories for path in sorted(directory.iterdir()) if path.suffix in kinds]
+    for directory in directories:
+        require(any(path.suffix == ".log" for path in files if path.parent == directory), f"there is no segment in {directory}")
+    said = program.java("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(map(str, files))).decode()
+    for wrong in ["isvalid: false", "Mismatches in", "Found timestamp mismatch", "Found out of order", "invalid bytes"]:
+        found = said.find(wrong)
+        require(found < 0, f"DumpLogSegments says {wrong!r}: {said[max(0, found - 200) : found + 300]}")
+    for line in said.splitlines():
+        allowed = any(f"{directory}/" in line for directory in gaps)
+        require("Non-consecutive" not in line or allowed, f"DumpLogSegments says {line!r}")
+    equal(said.count("Dumping "), len(files), "files dumped")
+    return said
 
 
 # What the bits of a batch's attributes mean (Kafka's CompressionType).

@@ -39,7 +39,7 @@ const fn part(
 
 /// All parts, in the order they run: what fails fastest first.
 pub(crate) const PARTS: &[Part] = &[
-    part("build", 360, "format, lints, documentation, the binary with both allocators", build),
+    part("build", 330, "format, lints, documentation, the binary with both allocators", build),
     part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
     part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
     part("replication", 60, "crates/replication: unit tests", replication),
@@ -50,6 +50,7 @@ pub(crate) const PARTS: &[Part] = &[
     part("fuzz", 450, "fuzz targets: seeds, then 30 s of fuzzing each", fuzz),
     part("mutants", 240, "planted mistakes, each of which the fuzz targets' seeds must find", mutants::run),
     part("clients", 270, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
+    part("kafka-files", 150, "real Kafka on logs that our engine wrote, and the other way round", kafka_files),
     part("cluster", 60, "the demo: three brokers, a killed leader, nothing lost", cluster),
 ];
 
@@ -209,6 +210,27 @@ fn clients(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
         }
         run.env("PYTHONDONTWRITEBYTECODE", "1").run(tally, deadline, Counts::Lines);
     }
+    Ok(())
+}
+
+fn kafka_files(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    let python = install::python(workspace)?;
+    let kafka = install::kafka(workspace)?;
+    let writer = Run::cargo(workspace).words("build --locked --package highwater-tests --example kafka-files");
+    if !writer.run(tally, deadline, Counts::Nothing) {
+        return Ok(());
+    }
+    Run::new(workspace, &python)
+        .words("-u tests/clients kafka_files --kafka-files")
+        .word(workspace.target.join("debug/examples/kafka-files"))
+        .word("--kafka-data")
+        .word(workspace.root.join("crates/storage/tests/data"))
+        .word("--work")
+        .word(workspace.target.join("kafka-files-work"))
+        .word("--kafka-libs")
+        .word(&kafka)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .run(tally, deadline, Counts::Lines);
     Ok(())
 }
 
