@@ -1,5 +1,7 @@
 //! Building batches: for embedders, tools and tests. (A broker stores the batches that clients built.)
 
+use std::io;
+
 use crate::batch::{Attributes, BatchHeader, CRC_START, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC};
 use crate::compression::{self, Codec};
 use crate::record::{write_varint, write_varlong};
@@ -134,19 +136,31 @@ impl BatchBuilder {
     /// The batch. Without records it is a header alone, as compaction leaves it behind.
     ///
     /// # Panics
-    /// If the batch would be larger than 2 GiB, which its length field cannot say.
+    /// If the batch would be larger than 2 GiB, which its length field cannot say, and where the codec is
+    /// [not built in](Codec::is_built_in): [`BatchBuilder::try_build`] gives an error then.
     pub fn build(&self) -> Vec<u8> {
+        self.try_build().expect("codecs that are built in write any bytes to memory")
+    }
+
+    /// As [`BatchBuilder::build`].
+    ///
+    /// # Errors
+    /// Kind `Unsupported` with [`CodecNotBuiltIn`](compression::CodecNotBuiltIn) without the feature `compression`.
+    ///
+    /// # Panics
+    /// If the batch would be larger than 2 GiB, which its length field cannot say.
+    pub fn try_build(&self) -> io::Result<Vec<u8>> {
         let compressed;
         let records = if self.codec == Codec::None || self.header.record_count == 0 {
             &self.records
         } else {
-            compressed = compression::compress(self.codec, &self.records).expect("codecs write any bytes to memory");
+            compressed = compression::compress(self.codec, &self.records)?;
             &compressed
         };
         let batch_length = length(HEADER_BYTES - LENGTH_PREFIX_BYTES + records.len());
         let mut header = BatchHeader { batch_length, ..self.header };
         header.crc = crc32c::crc32c_append(crc32c::crc32c(&header.encode()[CRC_START..]), records);
-        [&header.encode(), records.as_slice()].concat()
+        Ok([&header.encode(), records.as_slice()].concat())
     }
 }
 

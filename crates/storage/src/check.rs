@@ -9,7 +9,7 @@ use std::io::{self, BufReader};
 
 use crate::batch::{Attributes, BatchFault, BatchHeader, BatchView, CRC_START, HEADER_BYTES, MAGIC_END, TimestampType};
 use crate::checksum;
-use crate::compression::{self, Codec, TooMuchOutput};
+use crate::compression::{self, Codec, CodecNotBuiltIn, TooMuchOutput};
 use crate::legacy::is_legacy;
 use crate::producers::ProducerBatch;
 use crate::record::{RecordFault, RecordShape, RecordSource, RecordStream, WalkError};
@@ -126,6 +126,9 @@ pub enum BatchRefused {
         /// The number found.
         id: u8,
     },
+    /// A compression that this build cannot look into (UNSUPPORTED_COMPRESSION_TYPE, 76).
+    #[error(transparent)]
+    CodecNotBuiltIn(#[from] CodecNotBuiltIn),
 }
 
 /// How a batch is damaged.
@@ -352,6 +355,9 @@ fn check_header(header: &BatchHeader, origin: Origin) -> Result<Codec, BatchRefu
 fn walk_compressed(records: &mut RecordRules<'_>, codec: Codec, body: &[u8]) -> Result<(), BatchRefused> {
     // Enough for what codecs hand out at a time, and little beside their own buffers.
     const BUFFER_BYTES: usize = 16 * 1024;
+    if !codec.is_built_in() {
+        return Err(CodecNotBuiltIn { codec }.into());
+    }
     let failed = |error| stopped(WalkError::Read(error), codec);
     if codec == Codec::Lz4 && compression::lz4_blocks_are_linked(body).map_err(failed)? {
         return Err(invalid(InvalidBatch::LinkedLz4));

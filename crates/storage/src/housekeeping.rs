@@ -316,7 +316,8 @@ impl Log {
         let failed = self.failed_work.clone();
         let may = |kind| !failed.contains(&kind);
         if may(Kind::Unlink)
-            && let Some(unlink) = self.unlinks.pop_front_if(|unlink| unlink.due <= now)
+            && self.unlinks.front().is_some_and(|unlink| unlink.due <= now)
+            && let Some(unlink) = self.unlinks.pop_front()
         {
             return Some((Kind::Unlink, Work::Unlink { place: self.place.clone(), unlink }));
         }

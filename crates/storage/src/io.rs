@@ -105,11 +105,10 @@ impl<T> IoContext<T> for io::Result<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::RawFd;
     use std::sync::Mutex;
 
     use super::*;
-    use crate::fs::{Mapped, Metadata};
+    use crate::fs::{Mapped, Metadata, RawDescriptor};
 
     /// Moves at most three bytes per call, is interrupted before each, and ends at 10 bytes.
     #[derive(Debug, Default)]
@@ -160,7 +159,7 @@ mod tests {
         fn map(&self, _: usize) -> io::Result<Option<Mapped>> {
             unreachable!()
         }
-        fn raw_descriptor(&self) -> Option<RawFd> {
+        fn raw_descriptor(&self) -> Option<RawDescriptor> {
             None
         }
     }

@@ -57,11 +57,6 @@ impl Holder {
         Self { pid: Some(std::process::id()), program: Some("this process".to_owned()) }
     }
 
-    /// The process with this number.
-    pub(crate) fn process(pid: u32) -> Self {
-        Self { pid: Some(pid), program: program_of(pid) }
-    }
-
     /// Somebody: in another container or on another host, or with a lock that names nobody.
     pub(crate) fn unknown() -> Self {
         Self { pid: None, program: None }
@@ -92,16 +87,6 @@ impl From<Holder> for io::Error {
     }
 }
 
-/// The program a process runs, where `/proc` is there and readable.
-fn program_of(pid: u32) -> Option<String> {
-    let command_line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    if command_line.split(|&byte| byte == 0).any(|argument| argument == b"kafka.Kafka") {
-        return Some("Apache Kafka".to_owned());
-    }
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,11 +103,5 @@ mod tests {
             assert_eq!(Holder::of(&io::Error::from(holder.clone())), Some(holder));
         }
         assert_eq!(Holder::of(&io::ErrorKind::WouldBlock.into()), None);
-    }
-
-    #[test]
-    fn the_program_of_a_process_is_found() {
-        assert!(program_of(std::process::id()).is_some());
-        assert_eq!(program_of(u32::MAX), None);
     }
 }

@@ -243,7 +243,9 @@ impl From<&BatchRefused> for ErrorCode {
             BatchRefused::Corrupt { .. } => Self::CorruptMessage,
             BatchRefused::TooLarge { .. } | BatchRefused::TooLargeDecompressed { .. } => Self::MessageTooLarge,
             BatchRefused::InvalidTimestamp { .. } => Self::InvalidTimestamp,
-            BatchRefused::UnsupportedCodec { .. } => Self::UnsupportedCompressionType,
+            BatchRefused::UnsupportedCodec { .. } | BatchRefused::CodecNotBuiltIn(_) => {
+                Self::UnsupportedCompressionType
+            }
             // The versions of Produce that are served carry nothing but record batches, so an old format breaks the
             // request's own rule (87) rather than asking for a conversion (43).
             BatchRefused::UnsupportedMagic { .. } | BatchRefused::InvalidRecord { .. } => Self::InvalidRecord,

@@ -1,5 +1,9 @@
+use std::io::Write;
+
+use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use proptest::prelude::*;
 
+use super::codecs::XERIAL_MAGIC;
 use super::*;
 
 const COMPRESSED: [Codec; 4] = [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
@@ -179,6 +183,19 @@ proptest! {
                 prop_assert!(out.len() <= 1 << 16);
             }
             let _ = lz4_blocks_are_linked(&changed);
+        }
+    }
+}
+
+#[test]
+fn without_the_feature_the_error_names_codec_and_feature() {
+    assert!(Codec::ALL.into_iter().all(Codec::is_built_in), "the tests run with the feature");
+    for codec in COMPRESSED {
+        let errors = [no_codecs::reader(codec, b"").err(), no_codecs::Compressor::new(codec).err()];
+        for error in errors.map(Option::unwrap) {
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            let text = error.to_string();
+            assert!(text.contains(&codec.to_string()) && text.contains("`compression`"), "{text}");
         }
     }
 }

@@ -4,11 +4,10 @@
 //! (a broker among several in one process) gives that part its files through a [`Gate`], and trips it.
 
 use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use super::{DirEntry, DirLock, File, Fs, Mapped, Metadata, OpenMode};
+use super::{DirEntry, DirLock, File, Fs, Mapped, Metadata, OpenMode, RawDescriptor};
 use crate::lock::Holder;
 
 /// Passes every call on until it is tripped, and fails every call from then on. Clones share the switch.
@@ -150,7 +149,7 @@ impl File for GatedFile {
         self.inner.map(len)
     }
 
-    fn raw_descriptor(&self) -> Option<RawFd> {
+    fn raw_descriptor(&self) -> Option<RawDescriptor> {
         self.switch.pass().ok().and_then(|_pass| self.inner.raw_descriptor())
     }
 }

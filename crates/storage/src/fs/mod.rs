@@ -11,7 +11,6 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::ops::Deref;
-use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ mod os;
 mod sim;
 
 pub use gate::Gate;
-pub use os::OsFs;
+pub use os::{OsFs, RawDescriptor};
 pub use sim::{Call, Fault, SimFs, SimulatedCrash};
 
 /// How [`Fs::open`] opens.
@@ -102,7 +101,7 @@ pub trait File: Send + Sync + fmt::Debug {
     fn map(&self, len: usize) -> io::Result<Option<Mapped>>;
 
     /// The descriptor, for sending file bytes to a socket without copying; none in the simulator.
-    fn raw_descriptor(&self) -> Option<RawFd>;
+    fn raw_descriptor(&self) -> Option<RawDescriptor>;
 }
 
 /// A file system.

@@ -1,8 +1,19 @@
-//! The operating system's file system.
+//! The operating system's file system. What differs from one system to the next is in this module and in no other.
+//!
+//! - **Linux** is what it is made for and tested on.
+//! - **macOS**: a sync is `F_FULLFSYNC`, for `fsync` leaves the data in the drive's cache. It builds; nobody has run the
+//!   tests there.
+//! - Other **Unix** systems with `pwritev`, `flock` and `fcntl` record locks should do.
+//! - **Windows** is refused at compile time. It lacks, or has in another way: renaming over a file that is open or mapped
+//!   (small files and indexes are replaced like that while readers have them), removing an open file (retention does),
+//!   syncing a directory, an inode to tell a file from another of the same name, record locks that a JVM respects.
+
+#[cfg(not(unix))]
+compile_error!("highwater-storage runs on Unix: its README says what other systems lack");
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,9 +22,13 @@ use rustix::fs::OFlags;
 
 use super::{DirEntry, DirLock, File, FileKind, Fs, Mapped, Metadata, OpenMode};
 use crate::TimestampMs;
+use crate::index::map_file;
 use crate::lock::Holder;
 
 mod lock;
+
+/// What the operating system knows an open file by.
+pub type RawDescriptor = std::os::fd::RawFd;
 
 /// The largest number of slices one `pwritev` takes (`IOV_MAX`; 1024 on Linux and macOS).
 const SLICES_PER_WRITE_MAX: usize = 1024;
@@ -76,7 +91,7 @@ impl Fs for OsFs {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         let directory = OpenOptions::new().read(true).custom_flags(flags(OFlags::DIRECTORY)).open(path)?;
-        directory.sync_all()
+        sync(&directory)
     }
 
     fn free_space(&self, path: &Path) -> io::Result<u64> {
@@ -118,31 +133,18 @@ impl File for OsFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
+        sync(&self.file)
     }
 
     fn metadata(&self) -> io::Result<Metadata> {
         Ok(metadata_of(&self.file.metadata()?))
     }
 
-    #[expect(unsafe_code, reason = "a memory map is unsafe to make; this is the one place that makes one")]
     fn map(&self, len: usize) -> io::Result<Option<Mapped>> {
-        if len == 0 {
-            return Ok(Some(Box::new(&[][..])));
-        }
-        if self.file.metadata()?.len() < len as u64 {
-            // Touching pages past the end of the file would be SIGBUS.
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        // SAFETY: the map is read-only, and `File::map` asks that nobody cuts the file below `len` while the map lives;
-        // the log maps sealed index files only, and replaces those by rename. Another process that writes to the file
-        // (which the directory lock keeps away) could change bytes under the slice; readers copy integers out of it and
-        // check them, so that would be a wrong number that is caught, never a broken reference.
-        let map = unsafe { memmap2::MmapOptions::new().len(len).map(&self.file)? };
-        Ok(Some(Box::new(map)))
+        map_file(&self.file, len).map(Some)
     }
 
-    fn raw_descriptor(&self) -> Option<RawFd> {
+    fn raw_descriptor(&self) -> Option<RawDescriptor> {
         Some(self.file.as_raw_fd())
     }
 }
@@ -168,6 +170,28 @@ fn open_regular(path: &Path, mode: OpenMode) -> io::Result<fs::File> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     Ok(file)
+}
+
+/// Brings what was written to the medium itself.
+#[cfg(not(target_vendor = "apple"))]
+fn sync(file: &fs::File) -> io::Result<()> {
+    file.sync_data()
+}
+
+/// Brings what was written to the medium itself: `fsync` stops at the drive's cache here.
+#[cfg(target_vendor = "apple")]
+fn sync(file: &fs::File) -> io::Result<()> {
+    Ok(rustix::io::retry_on_intr(|| rustix::fs::fcntl_fullfsync(file))?)
+}
+
+/// The error of a full disk, with the number that code may look at.
+pub(super) fn no_space() -> io::Error {
+    rustix::io::Errno::NOSPC.into()
+}
+
+/// The error of a device that fails.
+pub(super) fn device_failed() -> io::Error {
+    rustix::io::Errno::IO.into()
 }
 
 fn flags(flags: OFlags) -> i32 {

@@ -56,11 +56,10 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::os::fd::RawFd;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{DirEntry, DirLock, File, FileKind, Fs, Mapped, Metadata, OpenMode};
+use super::{DirEntry, DirLock, File, FileKind, Fs, Mapped, Metadata, OpenMode, RawDescriptor};
 use crate::TimestampMs;
 use crate::lock::Holder;
 
@@ -644,7 +643,7 @@ impl File for SimFile {
         Ok(None)
     }
 
-    fn raw_descriptor(&self) -> Option<RawFd> {
+    fn raw_descriptor(&self) -> Option<RawDescriptor> {
         None
     }
 }

@@ -1,6 +1,7 @@
 //! The bytes of a sealed index file: mapped where the file system can, read piece by piece where not.
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::sync::Arc;
 
@@ -85,4 +86,25 @@ impl IndexBytes {
             Source::File(file) => file.read_exact_at(buffer, position),
         }
     }
+}
+
+/// Maps the first `len` bytes of a file of the operating system for reading.
+///
+/// # Errors
+/// `UnexpectedEof` if the file is shorter; what the operating system answers.
+#[expect(unsafe_code, reason = "a memory map is unsafe to make; this is the one place that makes one")]
+pub(crate) fn map_file(file: &fs::File, len: usize) -> io::Result<Mapped> {
+    if len == 0 {
+        return Ok(Box::new(&[][..]));
+    }
+    if file.metadata()?.len() < len as u64 {
+        // Touching pages past the end of the file would be SIGBUS.
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    // SAFETY: the map is read-only, and `File::map` asks that nobody cuts the file below `len` while the map lives; the
+    // log maps sealed index files only, and replaces those by rename. Another process that writes to the file (which the
+    // directory lock keeps away) could change bytes under the slice; readers copy integers out of it and check them, so
+    // that would be a wrong number that is caught, never a broken reference.
+    let map = unsafe { memmap2::MmapOptions::new().len(len).map(file)? };
+    Ok(Box::new(map))
 }

@@ -19,6 +19,7 @@ mod time;
 mod transaction;
 
 pub use map::IndexBytes;
+pub(crate) use map::map_file;
 pub use offset::{ActiveOffsetIndex, OffsetEntry, SealedOffsetIndex};
 pub use time::{ActiveTimeIndex, SealedTimeIndex, TimeEntry};
 pub(crate) use transaction::collect_from;

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 use std::io::IoSlice;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -56,7 +55,7 @@ impl File for BytesFile {
         Ok(self.has_maps.then(|| Box::new(self.bytes[..len].to_vec()) as Mapped))
     }
 
-    fn raw_descriptor(&self) -> Option<RawFd> {
+    fn raw_descriptor(&self) -> Option<RawDescriptor> {
         None
     }
 }

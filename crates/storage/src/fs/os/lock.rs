@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fs2::FileExt as _;
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
-use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
+use rustix::process::{Flock, FlockOffsetType, FlockType, Pid, fcntl_getlk};
 
 use crate::fs::DirLock;
 use crate::lock::Holder;
@@ -119,7 +119,7 @@ pub(super) fn holder(path: &Path) -> io::Result<Option<Holder>> {
     let whole_file =
         Flock { start: 0, length: 0, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
     Ok(match fcntl_getlk(&file, &whole_file)? {
-        Some(Flock { pid: Some(pid), .. }) => Some(Holder::process(pid.as_raw_nonzero().get().cast_unsigned())),
+        Some(Flock { pid: Some(pid), .. }) => Some(holder_with(pid)),
         Some(_) => Some(Holder::unknown()),
         None => None,
     })
@@ -135,7 +135,34 @@ fn holder_of(file: &fs::File) -> Holder {
         Flock { start: 0, length: 0, pid: None, typ: FlockType::WriteLock, offset_type: FlockOffsetType::Set };
     match fcntl_getlk(file, &whole_file) {
         // Without a number the holder lives in a process namespace we do not see into.
-        Ok(Some(Flock { pid: Some(pid), .. })) => Holder::process(pid.as_raw_nonzero().get().cast_unsigned()),
+        Ok(Some(Flock { pid: Some(pid), .. })) => holder_with(pid),
         _ => Holder::unknown(),
+    }
+}
+
+/// The holder with this process id.
+fn holder_with(pid: Pid) -> Holder {
+    let pid = pid.as_raw_nonzero().get().cast_unsigned();
+    Holder { pid: Some(pid), program: program_of(pid) }
+}
+
+/// The program a process runs, where `/proc` is there and readable.
+fn program_of(pid: u32) -> Option<String> {
+    let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if command_line.split(|&byte| byte == 0).any(|argument| argument == b"kafka.Kafka") {
+        return Some("Apache Kafka".to_owned());
+    }
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_of_a_process_is_found() {
+        assert!(program_of(std::process::id()).is_some());
+        assert_eq!(program_of(u32::MAX), None);
     }
 }

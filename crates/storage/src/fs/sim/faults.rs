@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use crate::fs::os;
+
 /// A kind of call, for choosing where a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
@@ -65,8 +67,7 @@ pub enum Fault {
 impl Fault {
     /// The error a program sees: the real numbers, as code may look at them.
     pub(super) fn error(self) -> io::Error {
-        let errno = if self == Self::Enospc { rustix::io::Errno::NOSPC } else { rustix::io::Errno::IO };
-        errno.into()
+        if self == Self::Enospc { os::no_space() } else { os::device_failed() }
     }
 
     /// Fails the call, or hands on a fault that the call itself must carry out.
