@@ -23,7 +23,9 @@ impl Housekeeper {
         let (jobs, to_run) = channel::<WorkJob>();
         let (finished, done) = channel();
         // Ends when the other side of `jobs` is dropped.
-        let thread = thread::spawn(move || to_run.into_iter().map(WorkJob::run).try_for_each(|work| finished.send(work)).unwrap_or(()));
+        let thread = thread::spawn(move || {
+            to_run.into_iter().map(WorkJob::run).try_for_each(|work| finished.send(work)).unwrap_or(())
+        });
         Self { jobs, done, thread }
     }
 

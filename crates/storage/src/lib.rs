@@ -43,7 +43,7 @@
 //! | [`Log::truncate_to`], [`Log::advance_start`], [`Log::reset_to`] | nothing comes back | nothing comes back |
 //!
 //! Start with [`Log`] and [`LogReader`]; [`RecoveryReport`] says what opening found, [`Log::begin_flush`] and
-//! [`Log::begin_work`] how to keep disks off the writer's thread. The examples `append_and_read`, `tail` and
+//! [`Log::begin_work`] how to keep disks off the writer's thread. The examples `append_and_read`, `tail`, `housekeeping_thread` and
 //! `crash_test_your_code` show one use each.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
@@ -131,3 +131,8 @@ pub use recovery::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedF
 pub use shared_log::SharedLog;
 pub use truncation::Truncated;
 pub use types::{InvalidTopicId, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition};
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -4,9 +4,8 @@
 mod support;
 
 use std::path::Path;
-use std::sync::Arc;
 
-use highwater_storage::fs::{Call, Fault, SimFs};
+use highwater_storage::fs::{Call, Fault, Fs, SimFs};
 use highwater_storage::*;
 use support::*;
 
@@ -76,10 +75,11 @@ fn the_power_goes(flush: FlushPolicy) {
 }
 
 fn the_disk_is_full(flush: FlushPolicy) {
-    for nth in 1..12 {
+    for room in 0..20 {
         let (fs, mut log) = written(3, flush, 8);
         let expected = contents(&log.reader());
-        fs.inject_lasting(Fault::Enospc, Call::AnyChange, ".log", nth);
+        let free = fs.free_space(Path::new(DIR)).unwrap();
+        fs.set_capacity((1 << 40) - free + 97 * room);
         let mut appended = 8;
         while let Ok(done) = log.append(NOW, LeaderEpoch(0), &numbered(appended, 90)) {
             assert_eq!(done.first.0, i64::try_from(appended).unwrap());
@@ -87,12 +87,10 @@ fn the_disk_is_full(flush: FlushPolicy) {
         }
         // Refused, but readable; and it goes on once there is room.
         let before = contents(&log.reader());
-        assert_eq!(before[..8], expected);
-        fs.clear_faults();
-        if log.fence().is_none() {
-            append(&mut log, &numbered(appended, 90));
-            assert_eq!(contents(&log.reader())[..before.len()], before);
-        }
+        assert!(before.len() < 40 && before[..8] == expected);
+        fs.set_capacity(1 << 40);
+        append(&mut log, &numbered(appended, 90));
+        assert_eq!(contents(&log.reader())[..before.len()], before);
         drop(log);
         assert_eq!(found(&fs, flush)[..before.len()], before);
     }
@@ -121,54 +119,8 @@ fn a_sync_fails(flush: FlushPolicy) {
     }
 }
 
-fn a_byte_rots(flush: FlushPolicy) {
-    let (fs, log) = written(5, flush, APPENDS);
-    let expected = contents(&log.reader());
-    let segments = log.segments();
-    log.close().unwrap();
-    for segment in segments {
-        let name = format!("{:020}.log", segment.base.0);
-        // Every seventh byte: all fields of the header are met in one batch or another.
-        for position in (0..segment.size_bytes).step_by(7) {
-            let image = fs.images(1, 0).remove(0);
-            image.corrupt(&path(&name), |bytes| bytes[usize::try_from(position).unwrap()] ^= 0x10).unwrap();
-            let (log, _) =
-                Log::open_with(Arc::new(image.clone()), Path::new(DIR), options(flush), OpenHints::default()).unwrap();
-            let kept = verified_contents(&log.reader());
-            let lost: Vec<i64> = (0..i64::try_from(APPENDS).unwrap())
-                .filter(|offset| !kept.contains(&expected[usize::try_from(*offset).unwrap()]))
-                .collect();
-            assert!(lost.len() <= 1, "{name}, byte {position}: {lost:?} are lost");
-        }
-    }
-}
-
-/// Whatever can be read with checksums verified, passing over what is damaged.
-fn verified_contents(reader: &LogReader) -> Vec<(i64, Vec<u8>)> {
-    let mut records = Vec::new();
-    let mut from = reader.start();
-    while from < reader.end() {
-        match reader.read(from, ReadLimit::bytes(700).verified()) {
-            Ok(fetched) if fetched.bytes.is_empty() => break,
-            Ok(fetched) => {
-                for batch in batches(&fetched.bytes).map(Result::unwrap) {
-                    for record in batch.records().unwrap() {
-                        let record = record.unwrap();
-                        let offset = batch.base_offset().0 + i64::from(record.offset_delta);
-                        records.push((offset, record.value.unwrap().to_vec()));
-                    }
-                }
-                from = fetched.next;
-            }
-            Err(ReadError::Corrupt(damaged)) => from = damaged.offsets.end,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    records
-}
-
 macro_rules! row {
-    ($policy:expr, $dies:ident, $power:ident, $full:ident, $sync:ident, $rots:ident) => {
+    ($policy:expr, $dies:ident, $power:ident, $full:ident, $sync:ident) => {
         #[test]
         fn $dies() {
             the_process_dies($policy);
@@ -185,10 +137,6 @@ macro_rules! row {
         fn $sync() {
             a_sync_fails($policy);
         }
-        #[test]
-        fn $rots() {
-            a_byte_rots($policy);
-        }
     };
 }
 
@@ -197,24 +145,21 @@ row!(
     none_and_the_process_dies,
     none_and_the_power_goes,
     none_and_the_disk_is_full,
-    none_and_a_sync_fails,
-    none_and_a_byte_rots
+    none_and_a_sync_fails
 );
 row!(
     FlushPolicy::EveryMessages(3),
     every_messages_and_the_process_dies,
     every_messages_and_the_power_goes,
     every_messages_and_the_disk_is_full,
-    every_messages_and_a_sync_fails,
-    every_messages_and_a_byte_rots
+    every_messages_and_a_sync_fails
 );
 row!(
     FlushPolicy::EachAppend,
     each_append_and_the_process_dies,
     each_append_and_the_power_goes,
     each_append_and_the_disk_is_full,
-    each_append_and_a_sync_fails,
-    each_append_and_a_byte_rots
+    each_append_and_a_sync_fails
 );
 
 /// The README's table names these tests, and no others.
@@ -223,7 +168,7 @@ fn each_cell_of_the_table_is_a_test() {
     let readme = include_str!("../README.md");
     let table = readme.split("## What is kept").nth(1).unwrap().split("\n## ").next().unwrap();
     let cells: Vec<&str> = table.split('`').filter(|word| word.contains("_and_")).collect();
-    assert_eq!(cells.len(), 15);
+    assert_eq!(cells.len(), 12);
     let source = include_str!("promises.rs");
     for cell in cells {
         assert!(source.lines().any(|line| line.trim().trim_end_matches(',') == cell), "no test is called {cell}");

@@ -70,7 +70,7 @@ proptest! {
             let (batch, _) = BatchView::parse(&bytes).expect("a batch");
             let mut plain = Vec::new();
             let mut reader = compression::decompress(codec, batch.records_bytes(), 1 << 24).expect("valid");
-            std::io::Read::read_to_end(&mut reader, &mut plain).expect("valid");
+            io::Read::read_to_end(&mut reader, &mut plain).expect("valid");
             let mut count = 0;
             for (index, (read, written)) in Records::new(&plain, batch.record_count()).zip(&records).enumerate() {
                 let read = read.expect("a record");
@@ -110,7 +110,7 @@ proptest! {
         if let Ok(checked) = CheckedBatch::check(&bytes, &ProduceRules::default(), TimestampMs(1000)) {
             let mut plain = Vec::new();
             let mut reader = compression::decompress(checked.codec(), &bytes[HEADER_BYTES..], 1 << 24).expect("valid");
-            std::io::Read::read_to_end(&mut reader, &mut plain).expect("valid");
+            io::Read::read_to_end(&mut reader, &mut plain).expect("valid");
             let records: Result<Vec<_>, _> = Records::new(&plain, checked.record_count()).collect();
             prop_assert_eq!(records.map(|records| records.len()), Ok(usize::try_from(checked.record_count()).expect("positive")));
             let stored = checked.to_stamped_vec(Offset(9), LeaderEpoch(9));

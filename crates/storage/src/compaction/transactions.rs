@@ -87,7 +87,9 @@ impl Transactions {
     /// Takes the next batch.
     pub(crate) fn pass(&mut self, batch: &BatchView<'_>) -> InTransaction {
         let header = batch.header();
-        while let Some(begun) = self.ahead.pop_front_if(|aborted| aborted.first <= header.last_offset()) {
+        while self.ahead.front().is_some_and(|aborted| aborted.first <= header.last_offset())
+            && let Some(begun) = self.ahead.pop_front()
+        {
             self.aborted.entry(begun.producer_id).or_insert((begun, false));
         }
         if header.is_control() { self.pass_control(batch) } else { self.pass_data(header) }

@@ -55,7 +55,7 @@ impl File for BytesFile {
         Ok(self.has_maps.then(|| Box::new(self.bytes[..len].to_vec()) as Mapped))
     }
 
-    fn raw_descriptor(&self) -> Option<RawDescriptor> {
+    fn raw_descriptor(&self) -> Option<crate::fs::RawDescriptor> {
         None
     }
 }
