@@ -307,6 +307,9 @@ impl CopyJob {
             }
         }
         for segment in segments {
+            if let Some(aborted) = segment.transactions().rebuilt() {
+                transactions::write_file(target, segment.base(), &aborted)?;
+            }
             if let Some(Indexes::Memory(indexes)) = segment.rebuilt_indexes() {
                 IndexWriter::write_files(target, segment.base(), &indexes)?;
             }

@@ -236,6 +236,7 @@ impl Segment {
             let segment = Self::new(self.place.clone(), self.base, len);
             let _ = segment.inode.set(inode);
             segment.file.preset(own);
+            segment.transactions.set_from(&self.transactions);
             for damaged in self.damage.all().into_iter().filter(|damaged| damaged.position < len) {
                 segment.note_damage(damaged);
             }

@@ -47,18 +47,24 @@ impl Undecided {
 
     /// Takes note of a transaction that ended.
     pub(crate) fn end(&mut self, completed: &CompletedTransaction) {
-        while self.ended.pop_back_if(|(first, _)| *first >= completed.first).is_some() {}
+        while self.ended.back().is_some_and(|(first, _)| *first >= completed.first) {
+            self.ended.pop_back();
+        }
         self.ended.push_back((completed.first, completed.last));
     }
 
     /// Forgets transactions whose markers are replicated: nothing will cut them off.
     pub(crate) fn release(&mut self, high_watermark: Offset) {
-        while self.ended.pop_front_if(|(_, marker)| *marker < high_watermark).is_some() {}
+        while self.ended.front().is_some_and(|(_, marker)| *marker < high_watermark) {
+            self.ended.pop_front();
+        }
     }
 
     /// The log was cut: transactions whose markers went are open again, or gone as well.
     pub(crate) fn truncate(&mut self, end: Offset, first_open: Option<Offset>) {
-        while self.ended.pop_back_if(|(_, marker)| *marker >= end).is_some() {}
+        while self.ended.back().is_some_and(|(_, marker)| *marker >= end) {
+            self.ended.pop_back();
+        }
         self.first_open = first_open;
     }
 
@@ -92,6 +98,13 @@ impl SegmentTransactions {
     /// Puts entries in place, as of a segment that grows.
     pub(crate) fn set(&self, entries: Vec<AbortedTransaction>) {
         *self.lock() = Some(Aborted::Memory(entries));
+    }
+
+    /// Puts those of another segment in place, as far as they are in memory.
+    pub(crate) fn set_from(&self, other: &Self) {
+        if let Some(Aborted::Memory(entries)) = &*other.lock() {
+            self.set(entries.clone());
+        }
     }
 
     /// Adds the entry of a marker that was appended.
