@@ -7,12 +7,12 @@ use highwater_broker::client::Connection;
 use highwater_broker::config::BrokerConfig;
 use highwater_broker::{Broker, Cluster, StartError};
 use highwater_replication::{BrokerId, Role};
-use highwater_storage::TopicPartition;
+use highwater_storage::{TopicPartition, batches};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{DeleteTopicsRequest, ProduceRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 
-use crate::support::{Client, TIMEOUT, TOPIC, batch, crc, create_topic, start, until};
+use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, start, until};
 
 fn entries(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).expect("a directory");
@@ -290,18 +290,6 @@ async fn kills_in_the_middle_of_producing_lose_nothing_acknowledged() {
     }
 }
 
-/// A message as Kafka 0.10 wrote it: offset, length, then a checksum of what follows it.
-fn old_message(offset: u64) -> Vec<u8> {
-    let mut message = vec![1, 0];
-    message.extend(1_480_000_000_000i64.to_be_bytes());
-    message.extend((-1i32).to_be_bytes());
-    message.extend(5i32.to_be_bytes());
-    message.extend(b"value");
-    let sum = crc(0xedb8_8320, &message);
-    let length = u32::try_from(message.len() + 4).expect("small");
-    [&offset.to_be_bytes()[..], &length.to_be_bytes(), &sum.to_be_bytes(), &message].concat()
-}
-
 /// One log that cannot be opened does not keep a broker from serving the others, and the controller hears of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_cannot_be_opened_is_offline_and_led_elsewhere() {
@@ -313,16 +301,13 @@ async fn a_log_that_cannot_be_opened_is_offline_and_led_elsewhere() {
     }
     let broken = BrokerId(1);
     assert!(cluster.kill(broken).await);
-    // Messages of format 1, from before Kafka 0.11: left as they are and not served.
-    let segment = cluster.data_dir(broken).join(format!("{TOPIC}-0/00000000000000000000.log"));
-    let old: Vec<u8> = (0..4u64).flat_map(old_message).collect();
-    std::fs::write(&segment, &old).expect("written");
-    for side in ["index", "timeindex"] {
-        // Whatever hints at a good segment goes too; what is not there need not.
-        let _ = std::fs::remove_file(segment.with_extension(side));
-    }
-    let _ = std::fs::remove_file(segment.with_file_name("highwater-state"));
-    let _ = std::fs::remove_file(cluster.data_dir(broken).join("recovery-point-offset-checkpoint"));
+    // A file that cannot be read: there is a directory in its place.
+    let partition = cluster.data_dir(broken).join(format!("{TOPIC}-0"));
+    let segment = partition.join("00000000000000000000.log");
+    let stored = std::fs::read(&segment).expect("a segment");
+    let epochs = partition.join("leader-epoch-checkpoint");
+    let _ = std::fs::remove_file(&epochs);
+    std::fs::create_dir(&epochs).expect("a directory");
     cluster.restart(broken).await.expect("it starts all the same");
     until("the other broker leading both, the broken one following one", async || {
         let role = |partition: i32, id: BrokerId| {
@@ -335,7 +320,7 @@ async fn a_log_that_cannot_be_opened_is_offline_and_led_elsewhere() {
         (offline && one_leads && role(1, broken).is_some()).then_some(())
     })
     .await;
-    assert_eq!(std::fs::read(&segment).expect("a segment"), old, "left as it was");
+    assert_eq!(std::fs::read(&segment).expect("a segment"), stored, "left as it was");
     let address = cluster.address(broken).expect("an address").to_string();
     let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
     let data = PartitionProduceData::default().with_records(Some(batch(-1, 0).into()));
@@ -346,4 +331,46 @@ async fn a_log_that_cannot_be_opened_is_offline_and_led_elsewhere() {
     let response = connection.send_version(&request, 9).await.expect("an answer");
     assert_eq!(response.responses[0].partition_responses[0].error_code, 56);
     assert_eq!(Client::of(&cluster).read_all().await.len(), 6);
+}
+
+/// Messages from before there were batches (magic 0, 1, then 2, as Kafka 2.4 left them) go to consumers as they are, and
+/// what is produced goes behind them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_old_formats_are_served_as_they_are() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(1, dir.path()).await;
+    create_topic(&cluster, 1, 1, &[("retention.ms", "-1")]).await;
+    let partition = cluster.data_dir(BrokerId(1)).join(format!("{TOPIC}-0"));
+    cluster.shutdown().await.expect("a clean stop");
+
+    let kafkas = Path::new(env!("CARGO_MANIFEST_DIR")).join("../storage/tests/data/old-formats/log/mixed-0");
+    for name in entries(&partition).iter().filter(|name| *name != "partition.metadata") {
+        std::fs::remove_file(partition.join(name)).expect("removed");
+    }
+    let mut stored = Vec::new();
+    for name in entries(&kafkas) {
+        std::fs::copy(kafkas.join(&name), partition.join(&name)).expect("copied");
+        if name.ends_with(".log") {
+            stored.extend(std::fs::read(kafkas.join(&name)).expect("a segment"));
+        }
+    }
+    let cluster = start(1, dir.path()).await;
+    let mut client = Client::of(&cluster);
+    assert_eq!(client.produce(&batch(-1, 0)).await, 432, "behind the last of Kafka's");
+    let (mut fetched, mut from) = (Vec::<u8>::new(), 0);
+    while from < 432 {
+        let response = client.fetch(from, 0, 0).await.expect("an answer");
+        let part = &response.responses[0].partitions[0];
+        assert_eq!(part.error_code, 0, "at {from}");
+        let bytes = part.records.clone().expect("never null");
+        assert!(!bytes.is_empty(), "at {from}");
+        for batch in batches(&bytes).map(|batch| batch.expect("whole batches")) {
+            from = batch.last_offset().0 + 1;
+            if from <= 432 {
+                fetched.extend(batch.bytes());
+            }
+        }
+    }
+    assert!(fetched == stored, "other bytes than Kafka stored");
+    cluster.shutdown().await.expect("a clean stop");
 }
