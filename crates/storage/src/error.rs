@@ -72,6 +72,9 @@ pub enum DamageKind {
         /// What it has to be.
         is: i64,
     },
+    /// A leader epoch that cannot be right, in a batch that is intact otherwise and stays readable.
+    #[error("a leader epoch of {0}, which does not lie between those of the batches around it")]
+    LeaderEpoch(LeaderEpoch),
     /// The file is shorter than what was appended to it.
     #[error("the file ends here and should not")]
     Short,

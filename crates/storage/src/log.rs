@@ -211,6 +211,32 @@ impl Log {
         Ok((log, report))
     }
 
+    /// Opens the log in a directory for reading: what [`Log::open`] would make of it, without a change to any file. The
+    /// directory may be read-only, on a full disk, or in use: then a log that goes on being written is read as it was.
+    ///
+    /// # Errors
+    /// If a file operation fails. Damage is no error.
+    pub fn open_read_only(dir: impl AsRef<Path>) -> Result<(LogReader, RecoveryReport), OpenError> {
+        Self::open_read_only_with(Arc::new(OsFs), dir.as_ref(), LogOptions::default(), OpenHints::default())
+    }
+
+    /// As [`Log::open_read_only`], for a directory of a data root, with what the root knows about it.
+    ///
+    /// # Errors
+    /// As [`Log::open_read_only`].
+    pub fn open_read_only_with(
+        fs: Arc<dyn Fs>,
+        dir: &Path,
+        options: LogOptions,
+        hints: OpenHints,
+    ) -> Result<(LogReader, RecoveryReport), OpenError> {
+        options.validate()?;
+        let LogOptions { open_files, index_interval_bytes, .. } = &options;
+        let (open_files, index_interval_bytes) = (open_files.clone(), *index_interval_bytes);
+        let place = Place { fs, dir: dir.into(), open_files, index_interval_bytes, read_only: true };
+        recovery::open_read_only(place, options, hints)
+    }
+
     /// Opens the log in an existing directory of a data root that is locked, with what the root knows about it.
     ///
     /// # Errors
@@ -224,7 +250,7 @@ impl Log {
         options.validate()?;
         let LogOptions { open_files, index_interval_bytes, .. } = &options;
         let (open_files, index_interval_bytes) = (open_files.clone(), *index_interval_bytes);
-        let place = Place { fs, dir: dir.into(), open_files, index_interval_bytes };
+        let place = Place { fs, dir: dir.into(), open_files, index_interval_bytes, read_only: false };
         recovery::open(place, options, hints)
     }
 

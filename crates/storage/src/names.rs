@@ -108,6 +108,41 @@ impl fmt::Display for SegmentFileName {
     }
 }
 
+/// The name of a file with bytes that were cut off a segment's data file, put aside because batches in it are intact:
+/// `<base offset>.log.damaged-<position>`, with `.<number>` behind it if there is one of that name already. Kafka leaves
+/// such files alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SideFileName {
+    /// The segment's base offset.
+    pub base_offset: Offset,
+    /// The position in the segment's data file of the first byte.
+    pub position: u64,
+    /// How many files of the same position there were before.
+    pub again: u32,
+}
+
+impl SideFileName {
+    /// Takes a name apart, or gives `None` if no such file has it.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (base, rest) = name.split_once(SIDE_FILE_INFIX)?;
+        let base_offset = Offset(parse_digits(base).filter(|_| base.len() == 20)?);
+        let (position, again) = rest.split_once('.').unwrap_or((rest, "0"));
+        let parsed = Self { base_offset, position: position.parse().ok()?, again: again.parse().ok()? };
+        // Exactly what is written, and no other way to write the numbers.
+        (parsed.to_string() == name).then_some(parsed)
+    }
+}
+
+impl fmt::Display for SideFileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { base_offset, position, again } = self;
+        write!(f, "{:020}{SIDE_FILE_INFIX}{position}", base_offset.0)?;
+        if *again > 0 { write!(f, ".{again}") } else { Ok(()) }
+    }
+}
+
+const SIDE_FILE_INFIX: &str = ".log.damaged-";
+
 /// A directory in a data root that belongs to a partition.
 ///
 /// `<topic>-<partition>` for the partition itself, and `<topic>-<partition>.<32 hex digits>-delete|-future|-stray` (Kafka

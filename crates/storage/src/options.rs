@@ -65,6 +65,9 @@ pub struct LogOptions {
     pub producer_id_expiration_ms: i64,
     /// Producers remembered at most; past it the one idle for longest is forgotten. 100,000, which is about 20 MB.
     pub max_producer_ids: usize,
+    /// Bytes of a log's files that hold intact batches from behind damage, which recovery cuts off and puts aside; past it
+    /// what is cut off is gone. 0 keeps none. 1 GiB.
+    pub side_files_bytes_max: u64,
     /// The files kept open. See [`OpenFiles`].
     pub open_files: OpenFiles,
 }
@@ -87,6 +90,7 @@ impl Default for LogOptions {
             rules: ProduceRules::default(),
             producer_id_expiration_ms: 24 * 60 * 60 * 1000,
             max_producer_ids: 100_000,
+            side_files_bytes_max: 1 << 30,
             open_files: OpenFiles::default(),
         }
     }

@@ -273,6 +273,12 @@ impl LogReader {
             bytes.clear();
             for (segment, next) in segments.holding_with_next(from).filter(|_| from < limit.upper) {
                 if let Some(located) = segment.locate(from, next)? {
+                    let located = if located.header.last_offset() < end {
+                        located
+                    } else {
+                        // No batch that holds what lies below the end reaches past it.
+                        segment.locate_below(from, next.min(end))?
+                    };
                     return read_from(segment, &located, from, limit, next, bytes);
                 }
             }

@@ -37,6 +37,8 @@ pub(crate) struct Place {
     pub(crate) open_files: OpenFiles,
     /// The distance of index entries, where an index has to be built anew.
     pub(crate) index_interval_bytes: u32,
+    /// Nothing is to be changed.
+    pub(crate) read_only: bool,
 }
 
 impl Place {
@@ -124,6 +126,20 @@ impl Segment {
         Ok(segment)
     }
 
+    /// A segment of a log that is being opened; if it waits for its swap, its file still has the name of a replacement.
+    pub(crate) fn found(place: Place, base: Offset, waits_for_swap: bool) -> Result<Self, IoError> {
+        let segment = Self::new(place, base, 0);
+        segment.in_swap.store(waits_for_swap, Ordering::SeqCst);
+        let path = segment.path();
+        let metadata = if waits_for_swap {
+            segment.open_data().and_then(|file| file.metadata())
+        } else {
+            segment.place.fs.metadata(&path)
+        };
+        segment.len.store(metadata.context("read metadata of", &path)?.len, Ordering::Release);
+        Ok(segment)
+    }
+
     /// Its files have their names.
     pub(crate) fn in_place(&self) {
         self.unload_indexes();
@@ -185,16 +201,17 @@ impl Segment {
     }
 
     fn open_data(&self) -> io::Result<Arc<dyn File>> {
+        let mode = if self.place.read_only { OpenMode::Read } else { OpenMode::ReadWrite };
         if self.in_swap.load(Ordering::SeqCst) {
             // First under the name that it will lose: between the two looks it may get the other one.
             let name =
                 SegmentFileName { base_offset: self.base, kind: SegmentFile::Log, state: SegmentFileState::Swap };
-            match self.place.fs.open(&self.place.dir.join(name.to_string()), OpenMode::ReadWrite) {
+            match self.place.fs.open(&self.place.dir.join(name.to_string()), mode) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 opened => return opened,
             }
         }
-        self.place.fs.open(&self.path(), OpenMode::ReadWrite)
+        self.place.fs.open(&self.path(), mode)
     }
 
     /// Closes its data file until it is next used.
@@ -223,10 +240,14 @@ impl Segment {
     /// may have the same file under another name. If so, this is the segment to take this one's place before the change:
     /// its file holds the first `len` bytes, synced, and has a temporary name until [`Segment::take_name`].
     pub(crate) fn with_own_file(&self, len: u64) -> Result<Option<Arc<Self>>, IoError> {
+        let links = self.file()?.metadata().context("read metadata of", &self.path())?.links;
+        if links <= 1 { Ok(None) } else { self.in_new_file(len).map(Some) }
+    }
+
+    /// The segment to take this one's place whose file is a new one with the first `len` bytes, synced. It has a temporary
+    /// name until [`Segment::take_name`].
+    pub(crate) fn in_new_file(&self, len: u64) -> Result<Arc<Self>, IoError> {
         let (file, path) = (self.file()?, self.path());
-        if file.metadata().context("read metadata of", &path)?.links <= 1 {
-            return Ok(None);
-        }
         let temporary = temporary_path(&path);
         let create = || {
             let own = self.place.fs.open(&temporary, OpenMode::Truncate).context("create", &temporary)?;
@@ -240,7 +261,7 @@ impl Segment {
             for damaged in self.damage.all().into_iter().filter(|damaged| damaged.position < len) {
                 segment.note_damage(damaged);
             }
-            Ok(Some(Arc::new(segment)))
+            Ok(Arc::new(segment))
         };
         create().inspect_err(|_| {
             // On a full disk the leftover would take the room that is missing.
@@ -369,8 +390,8 @@ impl Segment {
                     break;
                 }
                 if header.last_offset() >= target {
-                    // A batch that begins further on may be the one behind damage.
-                    if header.base_offset() > target && position > 0 {
+                    // A batch that begins further on may be the one behind damage, or say so wrongly.
+                    if header.base_offset() > target || header.last_offset() >= limit {
                         break;
                     }
                     return Ok(Some(Located { position, header }));
@@ -394,7 +415,7 @@ impl Segment {
         let from = self.position_near(&*file, target + -1, len)?;
         let mut survey = self.survey(&*file, from, limit);
         if verified {
-            survey = survey.verifying();
+            survey.verify();
         }
         loop {
             match survey.step().context("read", &self.path())? {
@@ -412,6 +433,15 @@ impl Segment {
                 Step::Zeros(_) | Step::End => return Ok(None),
             }
         }
+    }
+
+    /// As [`Segment::locate_past_damage`], where a batch that holds `target` ends below `limit` for sure.
+    pub(crate) fn locate_below(&self, target: Offset, limit: Offset) -> Result<Located, ReadError> {
+        let missing = |what| {
+            let (position, offsets) = (self.len(), target..limit);
+            ReadError::from(self.damage(Stretch { position, bytes: 0, offsets, what }))
+        };
+        self.locate_past_damage(target, limit, true)?.ok_or_else(|| missing(DamageKind::Short))
     }
 
     /// The first batch that `wanted` wants, of those from (about) the one that holds `near` on. Damage is passed over.

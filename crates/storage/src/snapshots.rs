@@ -87,6 +87,16 @@ pub(crate) fn take_in(
     batch: &Sound,
     table: &mut ProducerTable,
 ) -> io::Result<Option<CompletedTransaction>> {
+    Ok(with_view(survey, batch, |view| table.replicated(view))?.flatten())
+}
+
+/// Shows a batch that a survey came upon, if it may concern a producer and its checksum is right: producer ids and
+/// sequence numbers that have rotted would refuse a producer that did nothing wrong.
+pub(crate) fn with_view<T>(
+    survey: &mut Survey<'_>,
+    batch: &Sound,
+    take: impl FnOnce(&BatchView<'_>) -> T,
+) -> io::Result<Option<T>> {
     // Only the batches of idempotent producers leave a trace: the records of the others need not be read.
     if batch.header.producer_id() < 0 {
         return Ok(None);
@@ -99,9 +109,8 @@ pub(crate) fn take_in(
         put_right = batch.put_right(bytes);
         &put_right
     };
-    // Producer ids and sequence numbers that have rotted would refuse a producer that did nothing wrong.
     Ok(match BatchView::parse(bytes) {
-        Ok((view, _)) if view.crc_matches() => table.replicated(&view),
+        Ok((view, _)) if view.crc_matches() => Some(take(&view)),
         _ => None,
     })
 }

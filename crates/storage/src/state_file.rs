@@ -375,7 +375,13 @@ mod tests {
     }
 
     fn place(fs: Arc<dyn Fs>) -> Place {
-        Place { fs, dir: Path::new("/log").into(), open_files: OpenFiles::default(), index_interval_bytes: 4096 }
+        Place {
+            fs,
+            dir: Path::new("/log").into(),
+            open_files: OpenFiles::default(),
+            index_interval_bytes: 4096,
+            read_only: false,
+        }
     }
 
     #[test]

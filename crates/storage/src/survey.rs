@@ -96,8 +96,8 @@ pub(crate) struct Frame<'e> {
     pub(crate) end: u64,
     /// All offsets lie below: the next segment's base, or the log's end. [`Offset::MAX`] if that is not known.
     pub(crate) limit: Offset,
-    /// The epochs, as far as they are known to be right.
-    pub(crate) epochs: Option<&'e EpochHistory>,
+    /// The epochs, and the offset below which they are known to be right.
+    pub(crate) epochs: Option<(&'e EpochHistory, Offset)>,
     /// From this position on all checksums are verified. Below it, only those of batches that do not fit.
     pub(crate) verify_from: u64,
     /// Bytes read at a time.
@@ -139,7 +139,7 @@ pub(crate) struct Survey<'f> {
     expected: Offset,
     epoch: LeaderEpoch,
     limit: Offset,
-    epochs: Option<&'f EpochHistory>,
+    epochs: Option<(&'f EpochHistory, Offset)>,
     verify_from: u64,
     last_batch_bytes: usize,
     false_starts_left: u64,
@@ -180,13 +180,13 @@ impl<'f> Survey<'f> {
     }
 
     /// Verifies all checksums from here on.
-    pub(crate) fn verifying(self) -> Self {
-        Self { verify_from: self.position, ..self }
+    pub(crate) fn verify(&mut self) {
+        self.verify_from = self.verify_from.min(self.position);
     }
 
-    /// The end of the last batch or damage: no offset below lies ahead.
-    pub(crate) fn expected(&self) -> Offset {
-        self.expected
+    /// Where the next step begins.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     /// The epoch of the last batch that had one.
@@ -263,7 +263,7 @@ impl<'f> Survey<'f> {
     fn fits(&self, header: &BatchHeader, next: &Look) -> bool {
         let (first, last) = (header.base_offset(), header.last_offset());
         let in_order = |epoch: LeaderEpoch, next: LeaderEpoch| !epoch.is_some() || !next.is_some() || epoch <= next;
-        let history = self.epochs.map_or(LeaderEpoch::NONE, |epochs| epochs.epoch_of(first));
+        let history = self.history_of(first);
         first >= self.expected
             && last >= first
             && last < self.limit
@@ -325,7 +325,7 @@ impl<'f> Survey<'f> {
     ) -> io::Result<Option<Option<LeaderEpoch>>> {
         let found = header.leader_epoch();
         let before = self.epoch;
-        let history = self.epochs.map_or(LeaderEpoch::NONE, |epochs| epochs.epoch_of(header.base_offset()));
+        let history = self.history_of(header.base_offset());
         let behind = next.map(|next| next.leader_epoch()).filter(|epoch| epoch.is_some());
         let within = |epoch: LeaderEpoch| epoch >= before && behind.is_none_or(|behind| epoch <= behind);
         if history.is_some() && within(history) {
@@ -368,7 +368,13 @@ impl<'f> Survey<'f> {
     }
 
     fn begins_at(&self, epoch: LeaderEpoch, start: Offset) -> bool {
-        self.epochs.is_some_and(|epochs| epochs.entries().contains(&(epoch, start)))
+        self.epochs.is_some_and(|(epochs, _)| epochs.entries().contains(&(epoch, start)))
+    }
+
+    /// The epoch at an offset by the history, [`LeaderEpoch::NONE`] if it does not tell.
+    fn history_of(&self, offset: Offset) -> LeaderEpoch {
+        let known = self.epochs.filter(|(_, upto)| offset < *upto);
+        known.map_or(LeaderEpoch::NONE, |(epochs, _)| epochs.epoch_of(offset))
     }
 
     /// A whole batch whose offsets belong nowhere here.

@@ -1,7 +1,7 @@
 //! The names in a partition's directory, before the log in it is opened: leftovers go, interrupted swaps are completed.
 //! Everything here may be cut short by a crash and runs again with the same result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::Offset;
@@ -9,7 +9,7 @@ use crate::fs::{FileKind, Fs, OpenMode};
 use crate::io::{IoContext, IoError};
 use crate::lock::LOCK_FILE;
 use crate::log::EPOCHS_FILE;
-use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
+use crate::names::{SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
 use crate::scan::{Found, Walk};
 use crate::segment::Place;
 use crate::state_file::STATE_FILE;
@@ -17,26 +17,37 @@ use crate::state_file::STATE_FILE;
 /// The file that names a partition's topic, which belongs to the data root.
 const METADATA_FILE: &str = "partition.metadata";
 
-/// What is in the directory once it is tidy.
+/// What is in the directory once it is tidy, and what makes it so.
 #[derive(Debug, Default)]
 pub(crate) struct Tidied {
     /// The files of each segment that has a data file.
     pub(crate) segments: BTreeMap<Offset, Vec<SegmentFile>>,
-    /// Files of interrupted work that were removed or put in place.
+    /// Segments whose files wait for their final names.
+    pub(crate) swapped: BTreeSet<Offset>,
+    /// Files of interrupted work that are to be removed or put in place.
     pub(crate) leftovers: Vec<String>,
     /// Names that no log has. They are left alone.
     pub(crate) ignored: Vec<String>,
+    changes: Vec<Change>,
 }
 
-/// Kafka's passes over a directory (`LogLoader.removeTempFilesAndCollectSwapFiles` and the following).
-pub(crate) fn tidy(place: &Place) -> Result<Tidied, IoError> {
+#[derive(Debug)]
+enum Change {
+    Remove(String),
+    /// Give the file of a complete replacement segment its final name.
+    PutInPlace(SegmentFileName),
+}
+
+/// What is to be done about a directory: Kafka's passes over it (`LogLoader.removeTempFilesAndCollectSwapFiles` and the
+/// following). Changes nothing.
+pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
     let mut tidied = Tidied::default();
     let mut names = Vec::new();
     for entry in place.fs.read_dir(&place.dir).context("list", &place.dir)? {
         match SegmentFileName::parse(&entry.name).filter(|_| entry.kind == FileKind::File) {
             Some(name) => names.push(name),
-            None if is_temporary(&entry.name) => remove(place, entry.name, &mut tidied)?,
-            None if is_known_small_file(&entry.name) => {}
+            None if is_temporary(&entry.name) => tidied.remove(entry.name),
+            None if is_known_small_file(&entry.name) || SideFileName::parse(&entry.name).is_some() => {}
             None => tidied.ignored.push(entry.name),
         }
     }
@@ -53,7 +64,7 @@ pub(crate) fn tidy(place: &Place) -> Result<Tidied, IoError> {
         SegmentFileState::Live => false,
     });
     for name in given_up {
-        remove(place, name.to_string(), &mut tidied)?;
+        tidied.remove(name.to_string());
     }
 
     // A compaction that was complete: its segments replace all that they cover.
@@ -62,17 +73,16 @@ pub(crate) fn tidy(place: &Place) -> Result<Tidied, IoError> {
     let mut live: BTreeMap<Offset, Vec<SegmentFile>> = BTreeMap::new();
     for name in names.iter().filter(in_state(SegmentFileState::Live)) {
         if covered.as_ref().is_some_and(|covered| covered.contains(&name.base_offset)) {
-            remove(place, name.to_string(), &mut tidied)?;
+            tidied.remove(name.to_string());
         } else {
             live.entry(name.base_offset).or_default().push(name.kind);
         }
     }
     // Rising, and each segment's data file first: what is left after a crash covers nothing that was put in place.
     for name in swapped {
-        let from = place.dir.join(name.to_string());
-        let to = place.path(name.base_offset, name.kind);
-        place.fs.rename(&from, &to).context("rename", &from)?;
         tidied.leftovers.push(name.to_string());
+        tidied.changes.push(Change::PutInPlace(name));
+        tidied.swapped.insert(name.base_offset);
         live.entry(name.base_offset).or_default().push(name.kind);
     }
 
@@ -82,24 +92,38 @@ pub(crate) fn tidy(place: &Place) -> Result<Tidied, IoError> {
             continue;
         }
         for kind in kinds.into_iter().filter(|kind| *kind != SegmentFile::ProducerSnapshot) {
-            remove(place, SegmentFileName::live(base, kind).to_string(), &mut tidied)?;
+            tidied.remove(SegmentFileName::live(base, kind).to_string());
         }
-    }
-    if !tidied.leftovers.is_empty() {
-        place.sync_dir()?;
     }
     Ok(tidied)
 }
 
-fn remove(place: &Place, name: String, tidied: &mut Tidied) -> Result<(), IoError> {
-    place.remove(&place.dir.join(&name))?;
-    tidied.leftovers.push(name);
-    Ok(())
+/// Does what was planned.
+pub(crate) fn apply(place: &Place, tidied: &Tidied) -> Result<(), IoError> {
+    for change in &tidied.changes {
+        match change {
+            Change::Remove(name) => place.remove(&place.dir.join(name))?,
+            Change::PutInPlace(name) => {
+                let from = place.dir.join(name.to_string());
+                let to = place.path(name.base_offset, name.kind);
+                place.fs.rename(&from, &to).context("rename", &from)?;
+            }
+        }
+    }
+    if tidied.changes.is_empty() { Ok(()) } else { place.sync_dir() }
+}
+
+impl Tidied {
+    fn remove(&mut self, name: String) {
+        self.leftovers.push(name.clone());
+        self.changes.push(Change::Remove(name));
+    }
 }
 
 /// Whether a file of this name may be a log's, in use or temporary.
 pub(crate) fn is_name_of_log(name: &str) -> bool {
     is_known_small_file(name)
+        || SideFileName::parse(name).is_some()
         || SegmentFileName::parse(name).is_some()
         || is_temporary(name)
         || name.strip_suffix(".tmp") == Some(METADATA_FILE)

@@ -18,10 +18,10 @@ use crate::io::{IoContext, IoError};
 use crate::markers::TransactionMarker;
 use crate::names::SegmentFile;
 use crate::producers::{CompletedTransaction, MAX_PRODUCERS, ProducerTable};
-use crate::scan::{Found, Walk};
 use crate::segment::{Place, Segment};
 use crate::segments::Segments;
 use crate::snapshots;
+use crate::survey::{Frame, Step, Survey};
 
 /// What holds the last stable offset back.
 #[derive(Debug, Default)]
@@ -316,7 +316,7 @@ impl AbortedBuilder {
         Ok(Self::new(base, snapshots::reload(place, segments, base, MAX_PRODUCERS)?.producers))
     }
 
-    /// With all batches of the segment taken in, up to damage, behind which no batch can be made out.
+    /// With all batches of the segment taken in that can be made out.
     fn of_segment(place: &Place, segment: &Segment, segments: &Segments) -> Result<Self, ReadError> {
         let mut builder = Self::at(place, segments, segment.base())?;
         builder.take_all(segment)?;
@@ -324,12 +324,20 @@ impl AbortedBuilder {
     }
 
     fn take_all(&mut self, segment: &Segment) -> Result<(), ReadError> {
-        let (len, file) = (segment.len(), segment.file()?);
-        let mut walk = Walk::new(&*file, 0, len);
-        while let Found::Batch(_, batch) = walk.next_batch().context("read", &segment.path())? {
-            self.take(&batch);
+        let file = segment.file()?;
+        let frame = Frame::whole(segment.base(), segment.len(), Offset::MAX);
+        let mut survey = Survey::new(&*file, frame).passing_over(segment.known_damage().all());
+        loop {
+            match survey.step().context("read", &segment.path())? {
+                Step::Batch(batch) => {
+                    snapshots::with_view(&mut survey, &batch, |view| self.take(view))
+                        .context("read", &segment.path())?;
+                    self.end = batch.header.next_offset();
+                }
+                Step::Damage(stretch) => self.end = stretch.offsets.end,
+                Step::Zeros(_) | Step::End => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     /// Takes in the next batch.

@@ -25,9 +25,10 @@ fn one_segment() -> LogOptions {
 }
 
 #[test]
-fn s11_a_damaged_header_cuts_the_log_there_and_nowhere_else() {
+fn s11_a_damaged_header_is_put_right_or_cuts_the_log_there_and_nowhere_else() {
     for k in [0, 1, 7, 19] {
-        let damages: [fn(&mut [u8]); 6] = [
+        let damages: [fn(&mut [u8]); 7] = [
+            |header| header[60] ^= 1,
             |header| header[8..12].copy_from_slice(&0i32.to_be_bytes()),
             |header| header[8..12].copy_from_slice(&(-1i32).to_be_bytes()),
             |header| header[8..12].copy_from_slice(&i32::MAX.to_be_bytes()),
@@ -40,6 +41,12 @@ fn s11_a_damaged_header_cuts_the_log_there_and_nowhere_else() {
             let (all, ends) = twenty(&fs, &one_segment());
             fs.corrupt(&path(LOG), |bytes| damage(&mut bytes[ends[k]..])).unwrap();
             let (mut log, report) = open(&fs, &one_segment());
+            // Length, version and base offset lie outside the checksum. The batch behind tells which base offset fits.
+            if (1..=4).contains(&at) || (at == 5 && k < 19) {
+                assert_eq!(contents(&log.reader()), all, "batch {k}, damage {at}");
+                assert!(report.cut.is_none() && report.repaired.len() == 1, "{report:?}");
+                continue;
+            }
             assert_eq!(contents(&log.reader()), all[..k], "batch {k}, damage {at}");
             let cut = report.cut.unwrap();
             assert_eq!((cut.at, cut.bytes), (ends[k] as u64, (ends[20] - ends[k]) as u64));

@@ -39,6 +39,7 @@ fn mark(fs: &SimFs) -> Option<FlushMark> {
         dir: Path::new("/log").into(),
         open_files: OpenFiles::default(),
         index_interval_bytes: 4096,
+        read_only: false,
     };
     let mark = StateFile::load(&place).unwrap().last()?.mark?;
     let segment = Segment::new(place, mark.segment_base, mark.position);
@@ -155,6 +156,7 @@ fn a_failed_sync_is_noted_in_the_file() {
         dir: Path::new("/log").into(),
         open_files: OpenFiles::default(),
         index_interval_bytes: 4096,
+        read_only: false,
     };
     let known = StateFile::load(&place).unwrap().last().unwrap();
     assert!(known.sync_failed);

@@ -35,6 +35,7 @@ fn file_of(bytes: &[u8]) -> Arc<dyn File> {
 
 fn survey(bytes: &[u8], epochs: Option<&EpochHistory>, verified: bool) -> Vec<Step> {
     let file = file_of(bytes);
+    let epochs = epochs.map(|epochs| (epochs, Offset::MAX));
     let frame = Frame { epochs, ..Frame::whole(Offset(10), bytes.len() as u64, Offset(23)) };
     let mut survey = Survey::new(&*file, if verified { frame.verified() } else { frame });
     let mut steps = Vec::new();

@@ -1,0 +1,276 @@
+//! Carrying out what an examined log needs, in an order that a crash at any point survives.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::aside::SideFiles;
+use super::examine::Examined;
+use super::plan::Repair;
+use super::report::RecoveryReport;
+use super::unread;
+use crate::compaction::Compactor;
+use crate::error::OpenError;
+use crate::flush::Sealed;
+use crate::indexes::{IndexWriter, Indexes};
+use crate::io::{FileExt, IoContext};
+use crate::log::{Log, is_out_of_room, write_epochs};
+use crate::reader::Shared;
+use crate::segment::Segment;
+use crate::segments::Segments;
+use crate::snapshots;
+use crate::state_file::{LogState, StateFile};
+use crate::transactions::{self, Undecided};
+use crate::truncation::{remove_index_files, remove_segments};
+use crate::{Offset, TopicId};
+
+impl Examined {
+    /// Makes the directory what the plan says, and a log of it.
+    pub(super) fn apply(mut self, state: StateFile, topic_id: TopicId) -> Result<(Log, RecoveryReport), OpenError> {
+        self.report.snapshots_removed += snapshots::remove_unusable(&self.place, &self.plan.unusable_snapshots)?;
+        self.write_missing_indexes()?;
+        self.put_aside()?;
+        remove_segments(&self.place, &self.plan.removed)?;
+        if self.plan.creates {
+            if let Some(segment) = self.segments.first() {
+                segment.create_file()?;
+            }
+            self.place.sync_dir()?;
+        }
+        self.cut_last()?;
+        self.rewrite()?;
+        self.repair()?;
+        if let Some(floor) = self.plan.scanned_from {
+            self.sync_scanned(floor)?;
+            self.write_scanned_indexes(floor)?;
+        }
+        self.into_log(state, topic_id)
+    }
+
+    /// Writes the index files that were missing.
+    fn write_missing_indexes(&mut self) -> Result<(), OpenError> {
+        for segment in &self.plan.unindexed {
+            let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
+            match IndexWriter::write_files(&self.place, segment.base(), &indexes) {
+                Err(error) if is_out_of_room(&error) => {} // For housekeeping, then.
+                written => {
+                    written?;
+                    segment.rebuilt_indexes_written();
+                }
+            }
+        }
+        if let Some(segment) = self.segments.last().filter(|_| self.plan.write_active_transactions) {
+            let entries = segment.transactions().in_memory();
+            match transactions::write_file(&self.place, segment.base(), entries.as_deref().unwrap_or_default()) {
+                Err(error) if is_out_of_room(&error) => {} // At the next close, or when it is sealed.
+                written => written?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what is intact of that which goes: the last segments first, as they go.
+    fn put_aside(&mut self) -> Result<(), OpenError> {
+        if self.plan.aside.is_empty() {
+            return Ok(());
+        }
+        let mut files = SideFiles::new(&self.place, self.options.side_files_bytes_max)?;
+        for aside in self.plan.aside.iter_mut().rev() {
+            let goes = self.plan.removed.iter().any(|removed| Arc::ptr_eq(removed, &aside.segment));
+            aside.found.file = files.keep(aside, goes)?;
+        }
+        self.report.put_aside = self.plan.aside.drain(..).map(|aside| aside.found).collect();
+        Ok(())
+    }
+
+    /// Cuts the file of the last segment to what stays of it.
+    fn cut_last(&mut self) -> Result<(), OpenError> {
+        let Some(last) = self.segments.last().filter(|_| self.plan.cuts_last).cloned() else { return Ok(()) };
+        match last.with_own_file(last.len())? {
+            Some(own) => self.take_place(&last, own),
+            None => Ok(last.file()?.set_len(last.len()).context("cut", &last.path())?),
+        }
+    }
+
+    /// Writes what may not be on the disk although it can be read into new files: the pages of a failed sync count as
+    /// written, and a second sync would not write them.
+    fn rewrite(&mut self) -> Result<(), OpenError> {
+        let Some(from) = self.plan.rewrite_from else { return Ok(()) };
+        for segment in self.segments.clone().into_iter().filter(|segment| segment.base() >= from) {
+            let own = segment.in_new_file(segment.len())?;
+            self.take_place(&segment, own)?;
+        }
+        self.place.sync_dir()?;
+        self.report.rewritten = true;
+        Ok(())
+    }
+
+    /// Puts a segment with a file of its own in the place of one, under its name.
+    fn take_place(&mut self, old: &Arc<Segment>, own: Arc<Segment>) -> Result<(), OpenError> {
+        own.take_name()?;
+        own.set_indexes(old.indexes().map_err(unread)?);
+        own.publish(own.len(), old.largest_timestamp().map_err(unread)?);
+        if let Some(aborted) = old.transactions().in_memory() {
+            own.transactions().set(aborted.to_vec());
+        }
+        if let Some(active) = self.active.as_mut().filter(|active| Arc::ptr_eq(&active.segment, old)) {
+            active.segment = own.clone();
+        }
+        if let Some(place) = self.segments.iter_mut().find(|segment| Arc::ptr_eq(segment, old)) {
+            *place = own;
+        }
+        Ok(())
+    }
+
+    /// Puts headers right where the file has no other name: a copy shares it.
+    fn repair(&mut self) -> Result<(), OpenError> {
+        for repair in std::mem::take(&mut self.plan.repairs) {
+            let segment = self.segments.iter().find(|segment| segment.base() == repair.base).cloned();
+            let Some(segment) = segment.filter(|segment| repair.batch.position < segment.len()) else { continue };
+            if write_header(&segment, &repair)? {
+                repair.made(&segment, &mut self.report);
+            } else {
+                repair.leave(&self.segments, &mut self.report);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what the scan found, and what it and the process before it cut off or removed. What is read now may
+    /// be in memory only: a power cut after the next append could bring an old tail back behind it.
+    fn sync_scanned(&self, floor: usize) -> Result<(), OpenError> {
+        // The last one grows again, and when it is sealed these would be believed, or even missed by the rebuild.
+        if let Some(last) = self.segments.last() {
+            remove_index_files(&self.place, last.base())?;
+        }
+        for segment in self.segments.iter().skip(floor) {
+            segment.file()?.sync_data().context("sync", &segment.path())?;
+        }
+        self.place.sync_dir()?;
+        Ok(())
+    }
+
+    /// Writes the index files of the sealed segments that were scanned, where they are not what the batches say.
+    fn write_scanned_indexes(&mut self, floor: usize) -> Result<(), OpenError> {
+        let last = self.segments.len().saturating_sub(1);
+        for (at, segment) in self.segments.iter().enumerate().take(last).skip(floor) {
+            let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
+            let (base, aborted) = (segment.base(), segment.transactions().in_memory());
+            let entries = aborted.as_deref().unwrap_or_default();
+            if !IndexWriter::files_match(&self.place, base, &indexes)?
+                || !transactions::file_matches(&self.place, base, entries)?
+            {
+                self.report.indexes_rebuilt += 1;
+                let written = IndexWriter::write_files(&self.place, base, &indexes);
+                match written.and_then(|()| transactions::write_file(&self.place, base, entries)) {
+                    // A log on a full disk can be read. The files are for the next checkpoint to write.
+                    Err(error) if is_out_of_room(&error) => {
+                        let end = self.segments.get(at + 1).map_or(self.end, |next| next.base());
+                        let (segment, indexes, aborted) = (segment.clone(), Some(indexes), Some(entries.into()));
+                        self.unwritten.push(Sealed { segment, file: None, end, indexes, aborted, snapshot: None });
+                        continue;
+                    }
+                    written => written?,
+                }
+            }
+            segment.transactions().unload();
+            segment.unload_indexes();
+        }
+        Ok(())
+    }
+
+    /// The log, with its small files as they have to be.
+    fn into_log(mut self, state: StateFile, topic_id: TopicId) -> Result<(Log, RecoveryReport), OpenError> {
+        let Some(active) = self.active.take() else { unreachable!("every way to open a log ends with a segment") };
+        let mut epochs = self.epochs.take().unwrap_or_default();
+        epochs.truncate_from_end(self.end);
+        epochs.truncate_from_start(self.start);
+        // A new log has no epochs and needs no file that says so.
+        let none_needed = self.report.created && epochs.is_empty() && self.epochs_on_disk.is_none();
+        let mut epochs_written = none_needed || self.epochs_on_disk.as_ref() == Some(&epochs);
+        if self.report.epochs_rebuilt {
+            epochs_written = match write_epochs(&self.place, epochs.entries()) {
+                Err(error) if is_out_of_room(&error) => false,
+                written => written.map(|()| true)?,
+            };
+        }
+        let known = snapshots::list(&self.place)?;
+        let past_end = known.iter().filter(|offset| **offset > self.end).count();
+        // A snapshot serves where a truncation or a scan may begin: at a segment's base, and at the end. Each clean close
+        // leaves one at its end, which the next makes superfluous.
+        let latest = known.iter().copied().filter(|offset| *offset <= self.end).max();
+        let bases: BTreeSet<Offset> = self.segments.iter().map(|segment| segment.base()).collect();
+        snapshots::remove_unless(&self.place, |offset| Some(offset) == latest || bases.contains(&offset))?;
+        self.report.snapshots_removed += u32::try_from(past_end).unwrap_or(u32::MAX);
+
+        // Before the first append: a recovery point, or a clean flag, above what is left of the log would make the next
+        // recovery trust what is appended from now on unread. And before anybody is told the start: what the state file
+        // says may itself be in memory only.
+        if !self.report.clean && state.last().is_some() {
+            state.forget_durability();
+            let (log_start, recovery_point, end) = (self.start, self.recovery_point, self.end);
+            // Either the last stop was clean, or the scan synced it.
+            let mark = Some(active.mark(end));
+            let found = LogState { clean: false, sync_failed: false, log_start, recovery_point, end, topic_id, mark };
+            state.record(&self.place, found)?;
+        }
+        // A log that nobody uses holds no file open.
+        state.release();
+        for segment in &self.segments {
+            segment.release_file();
+        }
+
+        self.report.start = self.start;
+        self.report.end = self.end;
+        self.report.segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
+        let segments = Segments::new(self.segments);
+        let undecided = Undecided::new(self.producers.first_open_transaction(), &self.ended);
+        let shared = Shared::new(segments, epochs.entries(), undecided, (self.start, self.end));
+        // Either the last stop was clean, or the scan synced it.
+        shared.set_flushed(self.end);
+        let log = Log {
+            place: self.place,
+            options: self.options,
+            shared: Arc::new(shared),
+            state: Arc::new(state),
+            active,
+            directory_changes: 0,
+            sealed: self.unwritten,
+            epochs,
+            producers: self.producers,
+            recovery_point: self.recovery_point,
+            directory_synced: 0,
+            side_files: Arc::new(Mutex::new(())),
+            epochs_version: 1,
+            epochs_written: u64::from(epochs_written),
+            topic_id,
+            jobs: Vec::new(),
+            copies: Vec::new(),
+            compactor: Compactor::default(),
+            unlinks: VecDeque::new(),
+            work: Weak::new(),
+            failed_work: Vec::new(),
+            unsynced_since: None,
+            producers_looked_at: None,
+            lock: None,
+        };
+        Ok((log, self.report))
+    }
+}
+
+/// Writes a header as it has to be. Returns false if the file has another name, or the device has no room for a change.
+fn write_header(segment: &Segment, repair: &Repair) -> Result<bool, OpenError> {
+    let (file, path) = (segment.file()?, segment.path());
+    if file.metadata().context("read metadata of", &path)?.links > 1 {
+        return Ok(false);
+    }
+    let header = repair.header().encode();
+    let prefix = header.get(..crate::batch::MAGIC_END).unwrap_or_default();
+    match file.write_all_at(prefix, repair.batch.position).context("write", &path) {
+        Err(error) if is_out_of_room(&error) => Ok(false),
+        written => {
+            written?;
+            file.sync_data().context("sync", &path)?;
+            Ok(true)
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! Reading what is in a log's directory, to find out where the log begins and ends and what is wrong with it.
+
+use std::io;
+use std::sync::Arc;
+
+use super::plan::{Plan, Repair};
+use super::report::{Cut, CutReason, RecoveryReport};
+use super::scan::Trust;
+use super::unread;
+use crate::batch::{BatchFault, BatchView, HEADER_BYTES};
+use crate::checkpoint::{self, CheckpointError};
+use crate::data_dir::OpenHints;
+use crate::epochs::EpochHistory;
+use crate::error::{DamageKind, OpenError};
+use crate::flush::Sealed;
+use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
+use crate::io::{FileExt, IoContext};
+use crate::log::{Active, EPOCHS_FILE};
+use crate::names::SegmentFile;
+use crate::options::LogOptions;
+use crate::producers::{CompletedTransaction, ProducerTable};
+use crate::scan::{Found, Walk};
+use crate::segment::{Place, Segment};
+use crate::segments::Segments;
+use crate::snapshots;
+use crate::state_file::{FlushMark, StateFile};
+use crate::survey::{Frame, Sound, Step, Stretch, Survey};
+use crate::tidy::Tidied;
+use crate::transactions;
+use crate::truncation::resume;
+use crate::{LeaderEpoch, Offset};
+
+/// A log that is being opened, as far as it was examined.
+#[derive(Debug)]
+pub(super) struct Examined {
+    pub(super) place: Place,
+    pub(super) options: LogOptions,
+    pub(super) report: RecoveryReport,
+    pub(super) plan: Plan,
+    /// What stays, with the length that stays.
+    pub(super) segments: Vec<Arc<Segment>>,
+    /// Segments without index files.
+    unindexed: Vec<Offset>,
+    pub(super) epochs: Option<EpochHistory>,
+    pub(super) epochs_on_disk: Option<EpochHistory>,
+    pub(super) producers: ProducerTable,
+    /// Transactions that ended in the batches that were read.
+    pub(super) ended: Vec<CompletedTransaction>,
+    pub(super) start: Offset,
+    pub(super) end: Offset,
+    pub(super) recovery_point: Offset,
+    /// Segments whose index files could not be written.
+    pub(super) unwritten: Vec<Sealed>,
+    pub(super) active: Option<Active>,
+}
+
+/// What the tail of a segment tells.
+struct Tail {
+    active: Active,
+    end: Offset,
+}
+
+impl Examined {
+    pub(super) fn new(place: Place, options: LogOptions, tidied: Tidied) -> Result<Self, OpenError> {
+        let mut segments = Vec::with_capacity(tidied.segments.len());
+        let mut unindexed = Vec::new();
+        for (base, kinds) in &tidied.segments {
+            let waits_for_swap = place.read_only && tidied.swapped.contains(base);
+            let segment = Segment::found(place.clone(), *base, waits_for_swap)?;
+            segments.push(Arc::new(segment));
+            if [SegmentFile::OffsetIndex, SegmentFile::TimeIndex].iter().any(|kind| !kinds.contains(kind)) {
+                unindexed.push(*base);
+            }
+        }
+        let report =
+            RecoveryReport { leftovers: tidied.leftovers, ignored: tidied.ignored, ..RecoveryReport::default() };
+        Ok(Self {
+            producers: ProducerTable::new(options.max_producer_ids),
+            ended: Vec::new(),
+            place,
+            options,
+            report,
+            plan: Plan::default(),
+            segments,
+            unindexed,
+            epochs: None,
+            epochs_on_disk: None,
+            start: Offset::ZERO,
+            end: Offset::ZERO,
+            recovery_point: Offset::ZERO,
+            unwritten: Vec::new(),
+            active: None,
+        })
+    }
+
+    /// A state file of ours beats the root's hints, which may be older; without one they serve.
+    pub(super) fn run(&mut self, state: &StateFile, hints: OpenHints) -> Result<(), OpenError> {
+        let was_clean = hints.clean == Some(true);
+        let mark = state.last().and_then(|known| known.mark);
+        let mark = mark.filter(|_| !self.segments.is_empty());
+        if let Some(mark) = &mark {
+            self.report.foreign_mark = !self.mark_fits(mark)?;
+        }
+        let mark = mark.filter(|_| !self.report.foreign_mark);
+        // We mark the root after the logs. A root that was closed well around a log that was not is another program's:
+        // it recovered the log, and may have removed segments and left gaps since. So may one have done that left
+        // something else where our batches were.
+        let recovered = was_clean && state.last().is_some_and(|known| !known.clean);
+        let passed_on = recovered || self.report.foreign_mark;
+        let log_start = |state: &StateFile| {
+            let hinted = hints.log_start.unwrap_or(Offset::ZERO).max(Offset::ZERO);
+            let known = state.last().map(|known| known.log_start);
+            known.map_or(hinted, |known| if passed_on { known.max(hinted) } else { known })
+        };
+        self.read_epochs()?;
+        let Some(first) = self.segments.first().map(|segment| segment.base()) else {
+            self.report.clean = true;
+            self.start_empty(log_start(state));
+            return Ok(());
+        };
+        if let Some(known) = state.last()
+            && !known.clean
+            && !passed_on
+            && first > known.log_start.max(known.recovery_point)
+        {
+            // The start is recorded before segments go, so this one never was the first: those before it were being
+            // removed as well, and a power cut has brought this one back.
+            self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first });
+            return Ok(());
+        }
+        let mut tail = None;
+        if state.last().map_or(was_clean, |known| known.clean && (was_clean || !self.report.foreign_mark)) {
+            let known_end = state.last().map(|known| known.end).or(hints.recovery_point);
+            tail = self.read_tail(known_end)?;
+        }
+        if let (Some(tail), Some(known)) = (&tail, state.last())
+            && known.clean
+            && known.end != tail.end
+        {
+            // It says "closed at N" about a log that ends elsewhere: another program was the last to write here.
+            state.disown();
+        }
+        let is_clean = state.last().map_or(was_clean, |known| known.clean);
+        match tail.filter(|_| is_clean) {
+            Some(Tail { active, end }) => {
+                self.report.clean = true;
+                (self.end, self.recovery_point, self.report.flushed) = (end, end, end);
+                self.rebuild_missing_indexes(self.segments.len().saturating_sub(1))?;
+                self.rebuild_missing_epochs(self.segments.len())?;
+                self.load_producers()?;
+                self.load_active_transactions()?;
+                self.active = Some(active);
+            }
+            None => {
+                // What is known may be of the time before another program wrote here.
+                let own = state.last().filter(|_| !self.report.foreign_mark);
+                // Of the segments below the log start some may be left of those that were being removed: the gaps between
+                // them are no lost tails.
+                let known = own.map(|known| known.recovery_point.max(known.log_start));
+                self.recovery_point = known.or(hints.recovery_point).unwrap_or(first).max(first);
+                // The log start may have moved past what was synced. Who closed the root well has synced what is in it.
+                let synced = match own {
+                    Some(own) if was_clean => own.recovery_point.max(hints.recovery_point.unwrap_or(Offset::ZERO)),
+                    Some(own) => own.recovery_point,
+                    None => hints.recovery_point.unwrap_or(first),
+                };
+                let sync_failed = own.is_some_and(|known| known.sync_failed);
+                // A log that we wrote has no gaps between segments; one of Kafka's may.
+                let contiguous = known.is_some() && !passed_on;
+                self.scan(Trust::new(mark, synced), contiguous, sync_failed)?;
+            }
+        }
+        let log_start = log_start(state);
+        if self.end < log_start {
+            self.start_over(log_start, CutReason::BelowLogStart { log_start });
+            return Ok(());
+        }
+        self.start = log_start.max(first);
+        Ok(())
+    }
+
+    /// Whether the batches end where the flush mark says, or did before they were damaged. If not, another program wrote
+    /// here.
+    fn mark_fits(&self, mark: &FlushMark) -> Result<bool, OpenError> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.base() == mark.segment_base) else {
+            // A segment without batches gives way to another.
+            return Ok(mark.position == 0);
+        };
+        if segment.len() < mark.position {
+            return Ok(false);
+        }
+        let Some(bytes) = mark.position.checked_sub(mark.batch_position).filter(|bytes| *bytes > 0) else {
+            return Ok(true);
+        };
+        // Held against the file's length above.
+        let mut batch = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+        segment.file()?.read_full_at(&mut batch, mark.batch_position).context("read", &segment.path())?;
+        let kept = batch.len().min(HEADER_BYTES);
+        let (found, known) = (batch.get(..kept).unwrap_or_default(), mark.header.get(..kept).unwrap_or_default());
+        if found == known || found.get(CRC_FIELD_AT..) == known.get(CRC_FIELD_AT..) {
+            return Ok(true);
+        }
+        if BatchView::parse(&batch).is_ok_and(|(view, total)| total == batch.len() && view.crc_matches()) {
+            return Ok(false);
+        }
+        // No batch as it stands. What is left of ours, or of another's?
+        let same = found.iter().zip(known).filter(|(found, known)| found == known).count();
+        Ok(same * 2 >= kept)
+    }
+
+    /// Makes the first segment of a log that has none.
+    fn start_empty(&mut self, base: Offset) {
+        let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
+        self.active = Some(Active::new(segment.clone(), &self.options));
+        segment.transactions().set(Vec::new());
+        self.segments = vec![segment];
+        (self.start, self.end, self.recovery_point) = (base, base, base);
+        self.producers.clear();
+        self.ended.clear();
+        self.report.created = true;
+        self.plan.creates = true;
+    }
+
+    /// Nothing of what is there belongs to the log any more: it goes on at its start, so that no offset is given twice.
+    fn start_over(&mut self, log_start: Offset, reason: CutReason) {
+        let removed = std::mem::take(&mut self.segments);
+        let bytes = removed.iter().map(|segment| segment.len()).sum();
+        let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
+        self.plan = Plan {
+            unusable_snapshots: std::mem::take(&mut self.plan.unusable_snapshots),
+            removed: [removed, std::mem::take(&mut self.plan.removed)].concat(),
+            ..Plan::default()
+        };
+        self.start_empty(log_start);
+        if let Some(segment) = self.segments.first() {
+            self.report.cut = Some(Cut { file: segment.path(), at: 0, bytes, segments, end: log_start, reason });
+        }
+    }
+
+    fn read_epochs(&mut self) -> Result<(), OpenError> {
+        let path = self.place.dir.join(EPOCHS_FILE);
+        let is_there = match self.place.fs.metadata(&path) {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error).context("read metadata of", &path)?,
+        };
+        let entries = match checkpoint::read_epochs(&*self.place.fs, &path) {
+            Ok(entries) => EpochHistory::from_entries(entries).ok(),
+            Err(CheckpointError::Malformed { .. }) => None,
+            Err(CheckpointError::Io(error)) => return Err(error.into()),
+        };
+        self.epochs_on_disk = entries.filter(|_| is_there);
+        self.epochs = self.epochs_on_disk.clone();
+        // A file that was emptied reads as an empty history, which no log with batches of a leader has.
+        if self.epochs.as_ref().is_some_and(EpochHistory::is_empty) && self.first_epoch()?.is_some() {
+            self.epochs = None;
+        }
+        Ok(())
+    }
+
+    /// The epoch of the first batch there is.
+    fn first_epoch(&self) -> Result<LeaderEpoch, OpenError> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.len() > 0) else {
+            return Ok(LeaderEpoch::NONE);
+        };
+        let file = segment.file()?;
+        match Walk::small(&*file, 0, segment.len()).next_header().context("read", &segment.path())? {
+            Found::Batch(_, header) => Ok(header.leader_epoch()),
+            Found::End | Found::Bad(..) => Ok(LeaderEpoch::NONE),
+        }
+    }
+
+    /// Reads the end of the last segment of a log that was closed well, at `known_end` if that is known. What is damaged
+    /// in it has rotted since. `None` if it cannot be what was closed: if its end is torn, or only zeros.
+    fn read_tail(&mut self, known_end: Option<Offset>) -> Result<Option<Tail>, OpenError> {
+        let Some(segment) = self.segments.last().cloned() else { return Ok(None) };
+        let (base, len) = (segment.base(), segment.len());
+        let file = segment.file()?;
+        let mut indexes = Arc::new(MemoryIndexes::new(base));
+        if let Some(loaded) = MemoryIndexes::load(&self.place, base, len)? {
+            let loaded = Arc::new(loaded);
+            if segment.confirms_last_time(&Indexes::Memory(loaded.clone())).map_err(unread)? {
+                indexes = loaded;
+            }
+        }
+        let mut from = 0;
+        if let Some(last) = indexes.offsets.last() {
+            from = u64::from(last.position);
+            let pointed_at = Walk::small(&*file, from, len).next_header().context("read", &segment.path())?;
+            if !matches!(pointed_at, Found::Batch(_, header) if (base..=last.offset).contains(&header.base_offset())) {
+                from = 0;
+            }
+        }
+        let mut writer = IndexWriter::resume(indexes, base, len, self.options.index_interval_bytes);
+        if from == 0 {
+            // Without an entry to begin at, the entries are made on the way.
+            writer = IndexWriter::new(base, self.options.index_interval_bytes);
+        }
+        let epochs = self.epochs.clone();
+        let frame = Frame {
+            position: from,
+            epochs: epochs.as_ref().map(|epochs| (epochs, Offset::MAX)),
+            ..Frame::whole(base, len, Offset::MAX)
+        };
+        let mut survey = Survey::new(&*file, frame);
+        let mut end = base;
+        let mut rotten = Vec::new();
+        let mut repairs = Vec::new();
+        loop {
+            match survey.step().context("read", &segment.path())? {
+                Step::Batch(batch) => {
+                    if from == 0 {
+                        writer.add(batch.position, &batch.header)
+                    } else {
+                        writer.note(&batch.header)
+                    }
+                    end = batch.header.next_offset();
+                    if !batch.fixes.is_empty() {
+                        repairs.push(Repair { base, batch });
+                    }
+                }
+                Step::Damage(mut stretch) => {
+                    if stretch.position + stretch.bytes == len {
+                        // Nothing behind it tells how many records it held.
+                        let Some(known) = known_end.filter(|known| *known > end) else { return Ok(None) };
+                        if matches!(stretch.what, DamageKind::Batch(BatchFault::Partial { .. })) {
+                            return Ok(None);
+                        }
+                        stretch.offsets.end = known;
+                    }
+                    end = stretch.offsets.end;
+                    rotten.push(stretch);
+                }
+                Step::Zeros(_) => return Ok(None),
+                Step::End => break,
+            }
+        }
+        for stretch in rotten {
+            self.note_rot(&segment, stretch);
+        }
+        self.plan.repairs.append(&mut repairs);
+        let active = resume(&segment, writer.indexes().clone(), len, &self.options).map_err(unread)?;
+        active.segment.set_indexes(Indexes::Memory(active.indexes.indexes().clone()));
+        active.segment.publish(active.len, active.indexes.largest_timestamp());
+        Ok(Some(Tail { active, end }))
+    }
+
+    /// Damage where no torn write can be.
+    pub(super) fn note_rot(&mut self, segment: &Segment, stretch: Stretch) {
+        let damaged = segment.damage(stretch);
+        self.report.rotten.push(damaged.clone());
+        segment.note_damage(damaged);
+    }
+
+    /// What is wrong with a batch that stays.
+    pub(super) fn note_batch(&mut self, segment: &Segment, batch: &Sound) {
+        if batch.doubtful_epoch {
+            let header = &batch.header;
+            self.report.rotten.push(segment.damage(Stretch {
+                position: batch.position,
+                bytes: header.total_bytes() as u64,
+                offsets: header.base_offset()..header.next_offset(),
+                what: DamageKind::LeaderEpoch(header.leader_epoch()),
+            }));
+        }
+        if !batch.fixes.is_empty() {
+            self.plan.repairs.push(Repair { base: segment.base(), batch: batch.clone() });
+        }
+    }
+
+    /// Builds the indexes of those of the first `upto` segments that have none.
+    pub(super) fn rebuild_missing_indexes(&mut self, upto: usize) -> Result<(), OpenError> {
+        for segment in self.segments.iter().take(upto) {
+            if segment.len() == 0 || !self.unindexed.contains(&segment.base()) {
+                continue;
+            }
+            if let Indexes::Memory(_) = segment.indexes().map_err(unread)? {
+                self.report.indexes_rebuilt += 1;
+                self.plan.unindexed.push(segment.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The producers' state at the end of a log that was closed well.
+    fn load_producers(&mut self) -> Result<(), OpenError> {
+        let segments = Segments::new(self.segments.clone());
+        if self.load_producers_from(&segments, self.end)? {
+            // All batches were read, for every close leaves a snapshot: what else went with it shows in them.
+            let wrong = transactions::reconcile_all(&segments, self.end).map_err(unread)?;
+            self.report.indexes_rebuilt += wrong;
+        }
+        Ok(())
+    }
+
+    /// The producers' state where the scan begins; the scan takes in the rest.
+    pub(super) fn load_producers_at(&mut self, base: Offset, floor: usize) -> Result<(), OpenError> {
+        let below = Segments::new(self.segments.iter().take(floor).cloned().collect());
+        self.load_producers_from(&below, base)?;
+        Ok(())
+    }
+
+    /// Returns whether there was no snapshot where one should be.
+    fn load_producers_from(&mut self, segments: &Segments, at: Offset) -> Result<bool, OpenError> {
+        let reloaded = snapshots::reload(&self.place, segments, at, self.options.max_producer_ids).map_err(unread)?;
+        self.plan.unusable_snapshots.extend(&reloaded.unusable);
+        self.report.producers_rebuilt |= reloaded.without_snapshot;
+        (self.producers, self.ended) = (reloaded.producers, reloaded.ended);
+        Ok(reloaded.without_snapshot)
+    }
+
+    /// Has the aborted transactions of the segment that grows on in memory.
+    fn load_active_transactions(&mut self) -> Result<(), OpenError> {
+        let segments = Segments::new(self.segments.clone());
+        let Some(segment) = self.segments.last() else { return Ok(()) };
+        let entries = segment.aborted(&segments, self.end).map_err(unread)?;
+        if segment.transactions().rebuilt().is_some() {
+            self.report.indexes_rebuilt += 1;
+            self.plan.write_active_transactions = true;
+        }
+        segment.transactions().set(entries);
+        Ok(())
+    }
+
+    /// Takes the leader epochs of the segments before `upto` from their batches, if their file does not tell.
+    pub(super) fn rebuild_missing_epochs(&mut self, upto: usize) -> Result<(), OpenError> {
+        if self.epochs.is_some() {
+            return Ok(());
+        }
+        let mut epochs = EpochHistory::new();
+        let segments = Segments::new(self.segments.clone());
+        for (segment, next) in segments.holding_with_next(Offset::ZERO).take(upto) {
+            let file = segment.file()?;
+            let frame = Frame { epoch: epochs.latest(), ..Frame::whole(segment.base(), segment.len(), next) };
+            let mut survey = Survey::new(&*file, frame).passing_over(segment.known_damage().all());
+            loop {
+                match survey.step().context("read", &segment.path())? {
+                    Step::Batch(batch) => take_epoch(&mut epochs, &batch),
+                    Step::Damage(_) => {}
+                    Step::Zeros(_) | Step::End => break,
+                }
+            }
+        }
+        self.report.epochs_rebuilt = self.segments.iter().any(|segment| segment.len() > 0);
+        self.epochs = Some(epochs);
+        Ok(())
+    }
+}
+
+/// Takes a batch's epoch into a history, if it can be right.
+pub(super) fn take_epoch(epochs: &mut EpochHistory, batch: &Sound) {
+    let epoch = batch.header.leader_epoch();
+    if epoch > epochs.latest() && !batch.doubtful_epoch {
+        epochs.assign(epoch, batch.header.base_offset());
+    }
+}
+
+/// Where the part of a header begins that its checksum covers, and the checksum itself.
+const CRC_FIELD_AT: usize = 17;

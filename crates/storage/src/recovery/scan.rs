@@ -1,0 +1,294 @@
+//! Reading a log that was not closed well, batch by batch, and deciding what of it stays.
+
+use std::sync::Arc;
+
+use super::examine::{Examined, take_epoch};
+use super::plan::Aside;
+use super::report::{Cut, CutReason, PutAside, RepairedField};
+use super::unread;
+use crate::epochs::EpochHistory;
+use crate::error::OpenError;
+use crate::fs::File;
+use crate::indexes::{IndexWriter, Indexes};
+use crate::io::IoContext;
+use crate::segment::Segment;
+use crate::snapshots;
+use crate::state_file::FlushMark;
+use crate::survey::{Fix, Frame, Sound, Step, Stretch, Survey};
+use crate::truncation::resume;
+use crate::{LeaderEpoch, Offset};
+
+/// Up to where the batches were synced: damage below is rot, above it is a torn write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trust {
+    /// The flush mark, if there is one and it fits: it tells the position too.
+    mark: Option<FlushMark>,
+    /// All offsets below were synced.
+    offset: Offset,
+}
+
+impl Trust {
+    pub(super) fn new(mark: Option<FlushMark>, recovery_point: Offset) -> Self {
+        // Where the recovery point says more, the mark's position is of no use.
+        let mark = mark.filter(|mark| mark.offset >= recovery_point);
+        Self { mark, offset: mark.map_or(recovery_point, |mark| mark.offset) }
+    }
+
+    fn mark_in(&self, segment: &Segment) -> Option<FlushMark> {
+        self.mark.filter(|mark| mark.segment_base == segment.base())
+    }
+}
+
+/// Where a scan is.
+struct Scan {
+    trust: Trust,
+    /// What the epoch file says, and up to where the batches are known to agree with it.
+    history: Option<(EpochHistory, Offset)>,
+    /// The end of the last batch.
+    expected: Offset,
+    epoch: LeaderEpoch,
+    /// What was not synced is not on the disk, and there is no room to write it anew.
+    drops_unsynced: bool,
+}
+
+/// Where a segment has to be cut, and why.
+type Stop = (u64, CutReason);
+
+impl Examined {
+    /// Reads every batch from the recovery point's segment on, and cuts at the first above what was synced that does not
+    /// belong.
+    pub(super) fn scan(&mut self, trust: Trust, contiguous: bool, sync_failed: bool) -> Result<(), OpenError> {
+        let floor = self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
+        let Some(base) = self.segments.get(floor).map(|segment| segment.base()) else { return Ok(()) };
+        (self.report.recovery_point, self.report.flushed) = (self.recovery_point, trust.offset);
+        self.rebuild_missing_indexes(floor)?;
+        self.load_producers_at(base, floor)?;
+        // What the file says from here on may be another history's: the batches tell.
+        if let Some(epochs) = &mut self.epochs {
+            epochs.truncate_from_end(self.recovery_point);
+        }
+        let history = self.epochs.clone().map(|epochs| (epochs, self.recovery_point));
+        self.rebuild_missing_epochs(floor)?;
+        let epoch = self.epochs.as_ref().map_or(LeaderEpoch::NONE, |epochs| epochs.epoch_of(base + -1));
+        let mut scan = Scan { trust, history, expected: base, epoch, drops_unsynced: false };
+        if sync_failed {
+            let from = trust.mark.map_or(base, |mark| mark.segment_base);
+            scan.drops_unsynced = !self.has_room_to_rewrite(from)?;
+            self.plan.rewrite_from = Some(from).filter(|_| !scan.drops_unsynced);
+        }
+        let mut behind_gap = self.recovery_point;
+        let mut at = floor;
+        while let Some(segment) = self.segments.get(at).cloned() {
+            let is_lost_tail = contiguous && segment.base() > scan.expected && segment.base() > trust.offset;
+            if segment.base() < scan.expected || is_lost_tail {
+                let reason = CutReason::LostTail { expected: scan.expected, found: segment.base() };
+                if let Some(last) = self.segments.get(at.saturating_sub(1)).cloned() {
+                    self.cut(at, &last, last.len(), scan.expected, reason)?;
+                }
+                break;
+            }
+            if segment.base() > scan.expected {
+                (scan.expected, behind_gap) = (segment.base(), segment.base());
+            }
+            if let Some((position, reason)) = self.scan_segment(at, &segment, &mut scan)? {
+                self.cut(at + 1, &segment, position, scan.expected, reason)?;
+                break;
+            }
+            at += 1;
+        }
+        self.end = scan.expected;
+        self.plan.scanned_from = Some(floor);
+        if let Some(last) = self.segments.last() {
+            let Indexes::Memory(indexes) = last.indexes().map_err(unread)? else { unreachable!("set by the scan") };
+            self.active = Some(resume(last, indexes, last.len(), &self.options).map_err(unread)?);
+        }
+        // All of it is synced by now. Were the point to stay before a gap, the next recovery would take that, in a log of
+        // ours, for a lost tail.
+        self.recovery_point = self.recovery_point.max(behind_gap).min(self.end);
+        Ok(())
+    }
+
+    /// Whether the segments from this one on could be written once more.
+    fn has_room_to_rewrite(&self, from: Offset) -> Result<bool, OpenError> {
+        let bytes: u64 =
+            self.segments.iter().filter(|segment| segment.base() >= from).map(|segment| segment.len()).sum();
+        let free = self.place.fs.free_space(&self.place.dir).context("ask for free space in", &self.place.dir)?;
+        Ok(free > bytes)
+    }
+
+    /// Reads one segment. Returns where and why it has to be cut, if it has to.
+    fn scan_segment(&mut self, at: usize, segment: &Arc<Segment>, scan: &mut Scan) -> Result<Option<Stop>, OpenError> {
+        let (base, len, path) = (segment.base(), segment.len(), segment.path());
+        let file = segment.file()?;
+        let limit = self.segments.get(at + 1).map_or(Offset::MAX, |next| next.base());
+        let mut writer = IndexWriter::new(base, self.options.index_interval_bytes);
+        let mut aborted = Vec::new();
+        self.report.segments_scanned += 1;
+        // The flush mark divides its segment to the byte. Elsewhere the offsets tell.
+        let mark = scan.trust.mark_in(segment);
+        let parts = match mark {
+            Some(mark) => vec![(mark.position, mark.offset, Some(true)), (len, limit, Some(false))],
+            None => vec![(len, limit, None)],
+        };
+        let (mut position, mut stopped) = (0, None);
+        let history = scan.history.take();
+        for (end, limit, is_synced) in parts {
+            let frame = Frame {
+                position,
+                expected: scan.expected,
+                epoch: scan.epoch,
+                epochs: history.as_ref().map(|(epochs, upto)| (epochs, *upto)),
+                ..Frame::whole(base, end, limit)
+            };
+            let mut survey = Survey::new(&*file, frame);
+            stopped = loop {
+                let is_synced = is_synced.unwrap_or(scan.expected < scan.trust.offset);
+                if !is_synced {
+                    survey.verify();
+                    if scan.drops_unsynced && survey.position() < end {
+                        break Some((survey.position(), CutReason::SyncFailed));
+                    }
+                }
+                match survey.step().context("read", &path)? {
+                    Step::Batch(mut batch) => {
+                        if let Some(mark) = &mark {
+                            take_marked_epoch(mark, &mut batch);
+                        }
+                        let completed =
+                            snapshots::take_in(&mut survey, &batch, &mut self.producers).context("read", &path)?;
+                        aborted.extend(completed.and_then(|completed| completed.aborted()));
+                        self.ended.extend(completed);
+                        if let Some(epochs) = &mut self.epochs {
+                            take_epoch(epochs, &batch);
+                        }
+                        writer.add(batch.position, &batch.header);
+                        self.note_batch(segment, &batch);
+                        scan.expected = batch.header.next_offset();
+                    }
+                    Step::Damage(stretch) if is_synced => {
+                        scan.expected = self.rot(segment, stretch, end, scan.trust.offset);
+                    }
+                    Step::Damage(stretch) => {
+                        self.put_aside_behind(segment, &mut survey, stretch.position)?;
+                        break Some((stretch.position, CutReason::Damage(stretch.what)));
+                    }
+                    Step::Zeros(position) if is_synced => {
+                        let (bytes, offsets) = (end - position, scan.expected..limit);
+                        let what = crate::batch::BatchFault::Length(0).into();
+                        let stretch = Stretch { position, bytes, offsets, what };
+                        scan.expected = self.rot(segment, stretch, end, scan.trust.offset);
+                        break None;
+                    }
+                    Step::Zeros(position) => break Some((position, CutReason::Zeros)),
+                    Step::End => break None,
+                }
+            };
+            (position, scan.epoch) = (end, survey.epoch());
+            if stopped.is_some() {
+                break;
+            }
+            if is_synced == Some(true) {
+                scan.expected = scan.expected.max(limit);
+            }
+        }
+        scan.history = history;
+        writer.finish();
+        self.report.bytes_scanned += stopped.as_ref().map_or(len, |(position, _)| *position);
+        segment.publish(segment.len(), writer.largest_timestamp());
+        segment.set_indexes(Indexes::Memory(writer.indexes().clone()));
+        segment.transactions().set(aborted);
+        Ok(stopped)
+    }
+
+    /// Notes damage in what was synced. Returns where the log goes on.
+    fn rot(&mut self, segment: &Segment, mut stretch: Stretch, end: u64, synced: Offset) -> Offset {
+        if stretch.position + stretch.bytes == end {
+            // Nothing behind it tells how many records it held, but all below were synced.
+            stretch.offsets.end = stretch.offsets.end.min(synced.max(stretch.offsets.start));
+        }
+        let goes_on = stretch.offsets.end;
+        self.note_rot(segment, stretch);
+        goes_on
+    }
+
+    /// Ends the log at `position` of `last`, without the segments from the one with index `from` on.
+    fn cut(
+        &mut self,
+        from: usize,
+        last: &Arc<Segment>,
+        position: u64,
+        end: Offset,
+        reason: CutReason,
+    ) -> Result<(), OpenError> {
+        let removed = self.segments.split_off(from.min(self.segments.len()));
+        let bytes = last.len() - position + removed.iter().map(|segment| segment.len()).sum::<u64>();
+        if reason != CutReason::SyncFailed {
+            for segment in &removed {
+                let file = segment.file()?;
+                let mut survey = whole(segment, &*file);
+                self.put_aside_behind(segment, &mut survey, 0)?;
+            }
+        }
+        if position < last.len() {
+            self.plan.cuts_last = true;
+            last.publish(position, last.largest_timestamp().map_err(unread)?);
+        }
+        let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
+        self.plan.removed = removed;
+        self.report.cut = Some(Cut { file: last.path(), at: position, bytes, segments, end, reason });
+        Ok(())
+    }
+
+    /// Looks for intact batches in what goes, from `from` on.
+    fn put_aside_behind(
+        &mut self,
+        segment: &Arc<Segment>,
+        survey: &mut Survey<'_>,
+        from: u64,
+    ) -> Result<(), OpenError> {
+        let mut found: Option<PutAside> = None;
+        loop {
+            match survey.step().context("read", &segment.path())? {
+                Step::Batch(Sound { header, .. }) => {
+                    let (first, last) = (header.base_offset(), header.last_offset());
+                    let found = found.get_or_insert_with(|| PutAside {
+                        file: None,
+                        segment: segment.path(),
+                        position: from,
+                        bytes: segment.len() - from,
+                        batches: 0,
+                        offsets: (first, last),
+                    });
+                    found.batches += 1;
+                    found.offsets.1 = last;
+                }
+                Step::Damage(_) => {}
+                Step::Zeros(_) | Step::End => break,
+            }
+        }
+        self.plan.aside.extend(found.map(|found| Aside { segment: segment.clone(), found }));
+        Ok(())
+    }
+}
+
+/// A verified survey of all of a segment.
+fn whole<'f>(segment: &Segment, file: &'f dyn File) -> Survey<'f> {
+    Survey::new(file, Frame::whole(segment.base(), segment.len(), Offset::MAX).verified())
+}
+
+/// The flush mark knows the header of the last batch that was synced: no batch behind it tells its epoch.
+fn take_marked_epoch(mark: &FlushMark, batch: &mut Sound) {
+    let known = crate::batch::BatchHeader::decode(&mark.header);
+    let found = batch.header.leader_epoch();
+    if batch.position != mark.batch_position
+        || known.is_legacy()
+        || known.crc() != batch.header.crc()
+        || known.leader_epoch() == found
+    {
+        return;
+    }
+    let (was, is) = (i64::from(found.0), i64::from(known.leader_epoch().0));
+    batch.fixes.retain(|fix| fix.field != RepairedField::LeaderEpoch);
+    batch.fixes.push(Fix { field: RepairedField::LeaderEpoch, was, is });
+    (batch.header.leader_epoch, batch.doubtful_epoch) = (known.leader_epoch(), false);
+}
