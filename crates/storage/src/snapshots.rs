@@ -14,7 +14,7 @@ use crate::segments::Segments;
 use crate::survey::{Frame, Sound, Step, Survey};
 
 /// 100,000 producers take under 5 MB; a file above this is none of ours or Kafka's, and is not read into memory.
-const SNAPSHOT_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const SNAPSHOT_BYTES_MAX: u64 = 256 << 20;
 
 /// The offsets of the snapshots in the directory, rising.
 pub(crate) fn list(place: &Place) -> Result<Vec<Offset>, IoError> {

@@ -38,6 +38,15 @@ pub struct SegmentFiles {
     pub transaction_index: Option<FileFacts>,
 }
 
+impl SegmentFiles {
+    /// Whether the data file is on its own: of an index that is not beside it nothing can be said.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.log.path.file_name().and_then(|name| name.to_str()).and_then(SegmentFileName::parse).is_none_or(|name| {
+            name.state != SegmentFileState::Live && self.offset_index.is_none() && self.time_index.is_none()
+        })
+    }
+}
+
 /// The files in a partition's directory, sorted by what they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionFiles {

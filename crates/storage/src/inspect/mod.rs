@@ -10,20 +10,24 @@
 //! | who has it open | [`in_use_by`] |
 //! | which files a partition consists of | [`PartitionFiles::list`] |
 //! | the batches of a segment, and what lies between them | [`SegmentWalk`] |
-//! | the records of a batch | [`for_each_record`] |
+//! | what is wrong with any of it | [`verify_partition`], [`verify_root`], [`verify_file`] |
 //! | sizes, offsets, epochs, how it was closed | [`PartitionSummary::of`], [`RootSummary::of`] |
 
+mod fault;
 mod files;
 mod records;
 mod resync;
 mod root;
 mod summary;
 mod target;
+mod verify;
 mod walk;
 
+pub use fault::{Fault, FaultKind, Severity};
 pub use files::{FileFacts, PartitionFiles, SegmentFiles};
-pub use records::{InspectedRecord, RecordsFault, SHOWN_BYTES_MAX, for_each_record};
+pub use records::RecordsFault;
 pub use root::RootSummary;
 pub use summary::{PartitionSummary, SegmentSummary, Stop, Writer, position_before};
 pub use target::{InspectError, Target, in_use_by};
+pub use verify::{Verified, VerifyEvent, verify_file, verify_partition, verify_root};
 pub use walk::{DamagedBytes, Piece, SegmentWalk};

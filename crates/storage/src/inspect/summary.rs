@@ -206,6 +206,15 @@ pub(crate) struct RootFacts {
 }
 
 impl RootFacts {
+    /// What the checkpoints say, each with its name.
+    pub(crate) fn offsets(&self) -> [(&'static str, Option<Offset>); 3] {
+        [
+            (RECOVERY_POINTS_FILE, self.recovery_point),
+            (LOG_STARTS_FILE, self.log_start),
+            (HIGH_WATERMARKS_FILE, self.high_watermark),
+        ]
+    }
+
     pub(crate) fn of(fs: &dyn Fs, partition_dir: &Path, topic_partition: Option<&TopicPartition>) -> Self {
         let Some((dir, topic_partition)) = root_of(fs, partition_dir).zip(topic_partition) else {
             return Self::default();

@@ -7,12 +7,11 @@ use std::process::ExitCode;
 use clap::Args;
 use highwater_storage::fs::{Fs, OpenMode};
 use highwater_storage::inspect::{
-    DamagedBytes, FileFacts, InspectedRecord, PartitionFiles, Piece, SegmentFiles, SegmentWalk, Target,
-    for_each_record, position_before,
+    DamagedBytes, FileFacts, PartitionFiles, Piece, SegmentFiles, SegmentWalk, Target, position_before,
 };
 use highwater_storage::io::IoContext;
 use highwater_storage::names::SegmentFile;
-use highwater_storage::{BatchHeader, BatchView, Offset, TimestampType};
+use highwater_storage::{BatchHeader, BatchView, Offset, RecordsError, StoredRecord, TimestampType};
 use serde_json::{Value, json};
 
 use super::output::Output;
@@ -59,6 +58,9 @@ pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<ExitCode> {
     dump.output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// A batch whose records take more than this is not decompressed to be shown.
+const SHOWN_BYTES_MAX: u64 = 256 << 20;
 
 struct Dump<'a> {
     fs: &'a dyn Fs,
@@ -135,24 +137,38 @@ impl Dump<'_> {
         if !self.records {
             return Ok(());
         }
-        let mut written = Ok(());
-        let read = for_each_record(batch, |record| {
-            if written.is_ok() && self.selection.takes_record(record.offset, record.timestamp) {
-                written = self.record(header, &record);
+        match self.records_of(batch)? {
+            Ok(()) => Ok(()),
+            Err(fault) => {
+                self.output.line(&format!("| unreadable records: {fault}"))?;
+                let offset = header.base_offset().0;
+                let what = fault.to_string();
+                Ok(self.output.object(&json!({ "type": "unreadable", "base_offset": offset, "what": what }))?)
             }
-        });
-        written?;
-        if let Err(fault) = read {
-            self.output.line(&format!("| unreadable records: {fault}"))?;
-            let offset = header.base_offset().0;
-            self.output.object(&json!({ "type": "unreadable", "base_offset": offset, "what": fault.to_string() }))?;
         }
-        Ok(())
     }
 
-    fn record(&mut self, header: &BatchHeader, record: &InspectedRecord<'_>) -> io::Result<()> {
+    /// Shows the records of a batch up to the first that cannot be read.
+    fn records_of(&mut self, batch: &BatchView<'_>) -> io::Result<Result<(), RecordsError>> {
+        let mut reader = match batch.read_records(SHOWN_BYTES_MAX) {
+            Ok(reader) => reader,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        loop {
+            match reader.next() {
+                Ok(Some(record)) if self.selection.takes_record(record.offset, record.timestamp) => {
+                    self.record(batch.header(), &record)?;
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(Ok(())),
+                Err(fault) => return Ok(Err(fault)),
+            }
+        }
+    }
+
+    fn record(&mut self, header: &BatchHeader, record: &StoredRecord<'_>) -> io::Result<()> {
         if self.output.is_json() {
-            self.output.object(&record_object(record))
+            self.output.object(&record_object(header, record))
         } else {
             self.output.line(&record_line(header, record))
         }
@@ -243,7 +259,7 @@ fn batch_object(position: u64, header: &BatchHeader) -> Value {
 }
 
 /// What a control record says: Kafka's types, and the epoch of the coordinator that ended a transaction.
-fn control_type(record: &InspectedRecord<'_>) -> Option<(String, Option<i32>)> {
+fn control_type(record: &StoredRecord<'_>) -> Option<(String, Option<i32>)> {
     let (_version, key) = record.key?.split_first_chunk::<2>()?;
     let kind = i16::from_be_bytes(*key.first_chunk()?);
     let names =
@@ -253,7 +269,7 @@ fn control_type(record: &InspectedRecord<'_>) -> Option<(String, Option<i32>)> {
     Some((name.map_or_else(|| format!("UNKNOWN({kind})"), |&name| name.to_owned()), coordinator.filter(|_| kind < 2)))
 }
 
-fn record_line(header: &BatchHeader, record: &InspectedRecord<'_>) -> String {
+fn record_line(header: &BatchHeader, record: &StoredRecord<'_>) -> String {
     let size = |bytes: Option<&[u8]>| bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.len().to_string());
     let text = |bytes: Option<&[u8]>| bytes.map_or_else(|| "null".to_owned(), escaped);
     let mut line = format!(
@@ -263,7 +279,7 @@ fn record_line(header: &BatchHeader, record: &InspectedRecord<'_>) -> String {
         record.timestamp,
         size(record.key),
         size(record.value),
-        record.sequence,
+        sequence(header, record),
     );
     if header.is_control() {
         if let Some((kind, coordinator)) = control_type(record) {
@@ -275,7 +291,7 @@ fn record_line(header: &BatchHeader, record: &InspectedRecord<'_>) -> String {
         return line;
     }
     let headers: Vec<_> =
-        record.headers.clone().map(|header| format!("{}={}", escaped(header.key), text(header.value))).collect();
+        record.headers().map(|header| format!("{}={}", escaped(header.key), text(header.value))).collect();
     line.push_str(&format!(
         " headers: [{}] key: {} payload: {}",
         headers.join(","),
@@ -285,19 +301,24 @@ fn record_line(header: &BatchHeader, record: &InspectedRecord<'_>) -> String {
     line
 }
 
-fn record_object(record: &InspectedRecord<'_>) -> Value {
+fn record_object(header: &BatchHeader, record: &StoredRecord<'_>) -> Value {
     let headers: Vec<_> = record
-        .headers
-        .clone()
+        .headers()
         .map(|header| json!({ "key": json_bytes(Some(header.key)), "value": json_bytes(header.value) }))
         .collect();
     json!({
         "type": "record",
         "offset": record.offset.0,
         "timestamp": record.timestamp.0,
-        "sequence": record.sequence,
+        "sequence": sequence(header, record),
         "key": json_bytes(record.key),
         "value": json_bytes(record.value),
         "headers": headers,
     })
+}
+
+/// A record's sequence number, -1 if its batch has none.
+fn sequence(header: &BatchHeader, record: &StoredRecord<'_>) -> i64 {
+    let first = i64::from(header.base_sequence());
+    if first < 0 { -1 } else { (first + (record.offset - header.base_offset())) % (i64::from(i32::MAX) + 1) }
 }

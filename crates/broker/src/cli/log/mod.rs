@@ -3,9 +3,11 @@
 mod dump;
 mod info;
 mod output;
+mod progress;
 mod selection;
 mod text;
 mod time;
+mod verify;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,6 +31,8 @@ enum LogCommand {
     Info(info::InfoArguments),
     /// Show batches, and records.
     Dump(dump::DumpArguments),
+    /// Check every batch, record, index entry, epoch, snapshot and checkpoint.
+    Verify(verify::VerifyArguments),
 }
 
 /// How results look.
@@ -46,6 +50,7 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     let done = match &arguments.command {
         LogCommand::Info(arguments) => info::run(arguments),
         LogCommand::Dump(arguments) => dump::run(arguments),
+        LogCommand::Verify(arguments) => verify::run(arguments),
     };
     match done {
         // Whoever read the results has seen enough of them.

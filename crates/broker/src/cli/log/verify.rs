@@ -1,0 +1,145 @@
+//! `highwater log verify`: is everything as it should be?
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use highwater_storage::inspect::{
+    Fault, InspectError, Severity, Target, Verified, VerifyEvent, in_use_by, verify_file, verify_partition, verify_root,
+};
+use serde_json::{Value, json};
+
+use super::output::Output;
+use super::progress::Progress;
+use super::text::size;
+use super::{ResultFormat, file_system, partitions, target};
+
+/// Check every batch, record, index entry, epoch, snapshot and checkpoint. Exits with 0 if all is good, with 1 if not.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// Data directories, partitions' directories, or files of segments.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Show what is no fault but worth knowing, too.
+    #[arg(long)]
+    notes: bool,
+    /// How results look.
+    #[arg(long, value_enum, default_value_t)]
+    format: ResultFormat,
+}
+
+pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
+    let fs = file_system();
+    let mut output = Output::new(arguments.format);
+    let mut targets = Vec::new();
+    let mut bytes = 0;
+    for path in &arguments.paths {
+        let target = target(&*fs, path)?;
+        for dir in partitions(&target) {
+            bytes += highwater_storage::inspect::PartitionFiles::list(&*fs, &dir)?.log_bytes();
+        }
+        targets.push(target);
+    }
+    let progress = Progress::new(bytes, arguments.format);
+    let mut all = Verified::default();
+    let mut failed = None;
+    let mut tell = |event| match event {
+        VerifyEvent::Read(bytes) => progress.add(bytes),
+        VerifyEvent::Found(fault) if failed.is_none() => {
+            failed = progress.beside(|| show(&mut output, &fault, arguments.notes)).err();
+        }
+        _ => {}
+    };
+    let mut held = Vec::new();
+    for target in &targets {
+        if let Target::Root { dir, .. } | Target::Partition(dir) = target
+            && let Some(holder) = in_use_by(&*fs, dir)?
+        {
+            held.push(format!("{} is in use by {holder}: what is being written is not judged", dir.display()));
+        }
+        match target {
+            Target::Root { dir, .. } => all.add(verify_root(&*fs, dir, &mut tell)?),
+            Target::File(path, name) => all.add(verify_file(&*fs, path, *name, &mut tell)?),
+            Target::Partition(_) => {}
+        }
+        for dir in partitions(target) {
+            match verify_partition(&*fs, &dir, &mut tell) {
+                Ok(verified) => all.add(verified),
+                // A broker that has the root open may have deleted the partition meanwhile.
+                Err(InspectError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound && !held.is_empty() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let speed = progress.finish();
+    for line in &held {
+        output.line(line)?;
+    }
+    let Verified { segments, batches, records, bytes, faults, notes, .. } = all;
+    let verdict = match (faults, notes) {
+        (0, 0) => "all good".to_owned(),
+        (0, notes) => format!("all good ({notes} note{})", plural(notes)),
+        (faults, _) => format!("{faults} fault{}", plural(faults)),
+    };
+    let speed = speed.map(|speed| format!(", {speed}")).unwrap_or_default();
+    let read = format!("{records} records in {batches} batches, {segments} segments, {}{speed}", size(bytes));
+    output.line(&format!("{verdict}: {read}"))?;
+    output.object(&json!({
+        "type": "verified",
+        "good": all.is_good(),
+        "faults": faults,
+        "notes": notes,
+        "segments": segments,
+        "batches": batches,
+        "records": records,
+        "bytes": bytes,
+        "in_use": !held.is_empty(),
+    }))?;
+    output.finish()?;
+    Ok(if all.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+fn show(output: &mut Output, fault: &Fault, notes: bool) -> std::io::Result<()> {
+    output.object(&fault_object(fault))?;
+    if fault.severity() == Severity::Note {
+        return if notes { output.line(&first_line(fault)) } else { Ok(()) };
+    }
+    output.line(&first_line(fault))?;
+    output.line(&format!("    Highwater {}", fault.kind.highwater()))?;
+    output.line(&format!("    Kafka {}", fault.kind.kafka()))
+}
+
+fn first_line(fault: &Fault) -> String {
+    let mut line = format!("{} {}: {}", fault.severity(), fault.kind.code(), fault.file.display());
+    if let Some(position) = fault.position {
+        line.push_str(&format!(", byte {position}"));
+    }
+    line.push_str(&format!(": {}", fault.what));
+    if let Some(offsets) = &fault.offsets {
+        line.push_str(&format!(" (offsets {} to {})", offsets.start, offsets.end.0.saturating_sub(1)));
+    }
+    line
+}
+
+pub(crate) fn fault_object(fault: &Fault) -> Value {
+    json!({
+        "type": "fault",
+        "severity": fault.severity().to_string(),
+        "code": fault.kind.code(),
+        "file": fault.file,
+        "position": fault.position,
+        "bytes": fault.bytes,
+        "first_offset": fault.offsets.as_ref().map(|offsets| offsets.start.0),
+        "end_offset": fault.offsets.as_ref().map(|offsets| offsets.end.0),
+        "what": fault.what,
+        "highwater": fault.kind.highwater(),
+        "kafka": fault.kind.kafka(),
+    })
+}
