@@ -81,6 +81,7 @@ mod reader;
 mod record;
 mod records;
 mod recovery;
+pub mod repair;
 mod retention;
 mod scan;
 mod segment;

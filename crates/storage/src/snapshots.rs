@@ -29,7 +29,7 @@ pub(crate) fn list(place: &Place) -> Result<Vec<Offset>, IoError> {
     Ok(offsets)
 }
 
-fn read(place: &Place, offset: Offset, max_producers: usize) -> Result<Option<ProducerTable>, IoError> {
+pub(crate) fn read(place: &Place, offset: Offset, max_producers: usize) -> Result<Option<ProducerTable>, IoError> {
     let path = place.path(offset, SegmentFile::ProducerSnapshot);
     let file = match place.fs.open(&path, OpenMode::Read) {
         Ok(file) => file,

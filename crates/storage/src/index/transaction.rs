@@ -31,7 +31,7 @@ impl AbortedTransaction {
     pub const BYTES: usize = 34;
 
     /// The version of the entries that there are.
-    const VERSION: i16 = 0;
+    pub(crate) const VERSION: i16 = 0;
 
     fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -43,7 +43,8 @@ impl AbortedTransaction {
         bytes
     }
 
-    fn decode(bytes: &[u8; Self::BYTES]) -> (i16, Self) {
+    /// The entry in these bytes, and the version in front of it.
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> (i16, Self) {
         let entry = Self {
             producer_id: BigEndian::read_i64(&bytes[2..10]),
             first_offset: Offset(BigEndian::read_i64(&bytes[10..18])),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::Offset;
+use crate::{LeaderEpoch, Offset};
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -255,6 +255,24 @@ impl FaultKind {
     }
 }
 
+/// The value of a field outside of the checksum, by what is around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValue {
+    /// The base offset of a batch.
+    BaseOffset(Offset),
+    /// The leader epoch of a batch.
+    LeaderEpoch(LeaderEpoch),
+}
+
+impl fmt::Display for FieldValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BaseOffset(offset) => write!(f, "base offset {offset}"),
+            Self::LeaderEpoch(epoch) => write!(f, "leader epoch {epoch}"),
+        }
+    }
+}
+
 /// Something that is wrong, or worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -270,11 +288,13 @@ pub struct Fault {
     pub offsets: Option<Range<Offset>>,
     /// What is wrong, in words.
     pub what: String,
+    /// The only value that fits, of a field outside of the checksum.
+    pub fits: Option<FieldValue>,
 }
 
 impl Fault {
     pub(crate) fn new(kind: FaultKind, file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
-        Self { kind, file: file.into(), position: None, bytes: None, offsets: None, what: what.into() }
+        Self { kind, file: file.into(), position: None, bytes: None, offsets: None, what: what.into(), fits: None }
     }
 
     pub(crate) fn at(self, position: u64) -> Self {
@@ -283,6 +303,10 @@ impl Fault {
 
     pub(crate) fn bytes(self, bytes: u64) -> Self {
         Self { bytes: Some(bytes), ..self }
+    }
+
+    pub(crate) fn fits(self, fits: Option<FieldValue>) -> Self {
+        Self { fits, ..self }
     }
 
     pub(crate) fn offsets(self, offsets: Range<Offset>) -> Self {

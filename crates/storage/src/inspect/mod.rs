@@ -23,11 +23,14 @@ mod target;
 mod verify;
 mod walk;
 
-pub use fault::{Fault, FaultKind, Severity};
+pub use fault::{Fault, FaultKind, FieldValue, Severity};
 pub use files::{FileFacts, PartitionFiles, SegmentFiles};
 pub use records::RecordsFault;
 pub use root::RootSummary;
+pub(crate) use summary::name_of as partition_of;
 pub use summary::{PartitionSummary, SegmentSummary, Stop, Writer, position_before};
+pub(crate) use target::root_of;
 pub use target::{InspectError, Target, in_use_by};
+pub(crate) use verify::{AbortedEntries, OpenTransactions, contradiction};
 pub use verify::{Verified, VerifyEvent, verify_file, verify_partition, verify_root};
 pub use walk::{DamagedBytes, Piece, SegmentWalk};

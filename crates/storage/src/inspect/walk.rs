@@ -8,6 +8,7 @@ use crate::error::DamageKind;
 use crate::fs::File;
 use crate::scan::{Found, Walk};
 
+use super::fault::FieldValue;
 use super::resync::find_batch;
 
 /// Bytes that hold no batch, or one that cannot be right.
@@ -26,6 +27,8 @@ pub struct DamagedBytes {
     pub offsets: std::ops::Range<Offset>,
     /// Nothing whole follows in the file.
     pub is_last: bool,
+    /// The only value that fits, where a field outside of the checksum is what is wrong.
+    pub fits: Option<FieldValue>,
 }
 
 /// A part of a segment's file.
@@ -149,17 +152,21 @@ impl<'f> SegmentWalk<'f> {
         if !is_misplaced {
             return Ok(Next::Batch(position));
         }
-        let end = match read_header(self.file, position + bytes, self.end)? {
-            HeaderScan::Batch(next) => next.base_offset().max(expected),
-            _ => expected,
+        let next = match read_header(self.file, position + bytes, self.end)? {
+            HeaderScan::Batch(next) if next.base_offset() >= expected => Some(next.base_offset()),
+            _ => None,
         };
+        // A batch that fills what is missing exactly belongs there.
+        let records = i64::from(header.last_offset_delta()) + 1;
+        let fills = next.is_some_and(|next| records > 0 && expected.checked_add(records) == Some(next));
         Ok(Next::Damaged(DamagedBytes {
             position,
             bytes,
             what: DamageKind::Offsets { first, last, expected },
             header: Some(header),
-            offsets: expected..end,
+            offsets: expected..next.unwrap_or(expected),
             is_last: position + bytes >= self.end,
+            fits: fills.then_some(FieldValue::BaseOffset(expected)),
         }))
     }
 
@@ -185,6 +192,7 @@ impl<'f> SegmentWalk<'f> {
             header: Some(header),
             offsets: self.expected..end,
             is_last,
+            fits: None,
         }))
     }
 
@@ -214,6 +222,7 @@ impl<'f> SegmentWalk<'f> {
             header: None,
             offsets: self.expected..next.max(self.expected),
             is_last: found.is_none(),
+            fits: None,
         }))
     }
 }

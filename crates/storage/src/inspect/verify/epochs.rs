@@ -10,7 +10,7 @@ use crate::io::IoError;
 use crate::log::EPOCHS_FILE;
 use crate::{LeaderEpoch, Offset};
 
-use super::super::fault::{Fault, FaultKind};
+use super::super::fault::{Fault, FaultKind, FieldValue};
 
 /// A log has some hundred epochs. Past this many changes from batch to batch it is noise, and the rest is not kept.
 const RUNS_MAX: usize = 100_000;
@@ -108,7 +108,9 @@ impl EpochCheck {
                 let due = due.or_else(|| fitting.first()).map_or(LeaderEpoch::NONE, |other| other.epoch);
                 let what = format!("leader epoch {} among batches of epoch {due}", run.epoch);
                 let fault = Fault::new(FaultKind::LeaderEpoch, file, what).at(run.first.position);
-                fault.bytes(run.first.bytes).offsets(run.first.offset..run.end)
+                let is_one = run.batches == 1 && due != LeaderEpoch::NONE;
+                let fits = is_one.then_some(FieldValue::LeaderEpoch(due));
+                fault.bytes(run.first.bytes).offsets(run.first.offset..run.end).fits(fits)
             })
             .collect();
         match self.history {

@@ -8,6 +8,7 @@ mod snapshots;
 mod transactions;
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use crate::Offset;
@@ -29,9 +30,10 @@ use super::walk::{DamagedBytes, Piece, SegmentWalk};
 
 use epochs::EpochCheck;
 use indexes::{OffsetIndexCheck, Rules, TimeIndexCheck};
-use transactions::{OpenTransactions, TransactionIndexCheck};
+use transactions::TransactionIndexCheck;
 
 pub use root::verify_root;
+pub(crate) use transactions::{AbortedEntries, OpenTransactions, contradiction};
 
 /// Bytes of batches between two reports of progress.
 const PROGRESS_BYTES: u64 = 1 << 20;
@@ -271,6 +273,7 @@ impl<'v> Verifier<'v> {
         self.verified.segments += 1;
         self.epochs.segment(path);
         self.segment_base(files);
+        self.expected = files.base;
         let is_open = self.is_open(next);
         let mut checks = Checks::open(self.fs, files, is_open, self.knows_all)?;
         self.missing(files, is_open);
@@ -301,6 +304,9 @@ impl<'v> Verifier<'v> {
             }
         }
         self.expected = walk.expected();
+        if let Some(next) = next.filter(|next| *next > self.expected) {
+            self.forget(self.expected..next, &mut checks)?;
+        }
         (self.tell)(VerifyEvent::Read(std::mem::take(&mut self.unreported)));
         let place = crate::checkpoint::parent_of(path);
         let transaction_index =
@@ -351,6 +357,11 @@ impl<'v> Verifier<'v> {
         checks: &mut Checks,
     ) -> Result<(), InspectError> {
         self.snapshots_up_to(batch.base_offset())?;
+        if batch.base_offset() > self.expected {
+            // What is missing may have begun or ended transactions.
+            self.forget(self.expected..batch.base_offset(), checks)?;
+        }
+        self.expected = batch.next_offset();
         self.verified.batches += 1;
         checks.offsets(|check| check.batch(position, batch.header()))?;
         checks.times(|check| check.batch(batch.header()))?;
@@ -366,8 +377,7 @@ impl<'v> Verifier<'v> {
         self.transactions.batch(batch.header());
         let completed = self.producers.replicated(batch);
         if batch.is_control() {
-            let last_stable = self.producers.first_open_transaction().unwrap_or_else(|| batch.next_offset());
-            checks.transactions.marker(batch.header(), completed, &mut self.transactions, last_stable)?;
+            checks.transactions.marker(batch.header(), completed, &mut self.transactions)?;
         }
         Ok(())
     }
@@ -380,14 +390,12 @@ impl<'v> Verifier<'v> {
         checks: &mut Checks,
     ) -> Result<(), InspectError> {
         let DamagedBytes { position, bytes, what, offsets, is_last, .. } = damaged;
-        self.knows_all = false;
-        checks.transactions.forget_before();
         checks.offsets(|check| check.damaged(*position, *bytes))?;
         checks.times(|check| {
             check.damaged();
             Ok(())
         })?;
-        checks.transactions.damaged(offsets)?;
+        self.forget(offsets.clone(), checks)?;
         let is_tail = *is_last && next.is_none();
         let kind = match what {
             DamageKind::Batch(BatchFault::Partial { .. }) if is_tail => FaultKind::TornTail,
@@ -395,7 +403,8 @@ impl<'v> Verifier<'v> {
             DamageKind::Offsets { .. } => FaultKind::Offsets,
             _ => FaultKind::Batch,
         };
-        let mut fault = Fault::new(kind, &files.log.path, what.to_string()).at(*position).bytes(*bytes);
+        let mut fault =
+            Fault::new(kind, &files.log.path, what.to_string()).at(*position).bytes(*bytes).fits(damaged.fits);
         // At a segment's end the next segment tells up to where the records are missing.
         let end = if *is_last { next.unwrap_or(offsets.end).max(offsets.end) } else { offsets.end };
         if offsets.start < end {
@@ -409,6 +418,13 @@ impl<'v> Verifier<'v> {
         Ok(())
     }
 
+    /// Notes that the batches with these offsets are not there.
+    fn forget(&mut self, offsets: Range<Offset>, checks: &mut Checks) -> Result<(), InspectError> {
+        self.knows_all = false;
+        checks.transactions.forget_before();
+        Ok(checks.transactions.damaged(&offsets)?)
+    }
+
     /// Compares the snapshots that cover the batches up to `offset`.
     fn snapshots_up_to(&mut self, offset: Offset) -> Result<(), InspectError> {
         let files = &self.summary.files;
@@ -418,12 +434,12 @@ impl<'v> Verifier<'v> {
             match snapshots::read(self.fs, facts, MAX_PRODUCERS)? {
                 None => {}
                 Some(Err(fault)) => self.found(fault),
-                Some(Ok(table)) if self.knows_all => {
-                    if let Some(fault) = snapshots::compare(facts, *at, &table, &self.producers, known_from) {
+                Some(Ok(table)) => {
+                    let known = snapshots::Known { table: &self.producers, from: known_from, all: self.knows_all };
+                    if let Some(fault) = snapshots::compare(facts, *at, &table, known) {
                         self.found(fault);
                     }
                 }
-                Some(Ok(_)) => {}
             }
         }
         Ok(())

@@ -32,26 +32,31 @@ pub(super) fn read(
     Ok(Some(decoded.map_err(|error| Fault::new(FaultKind::Snapshot, &facts.path, error.to_string()))))
 }
 
-/// Compares a snapshot with the state that the batches from `known_from` up to its offset make.
+/// What the batches below a snapshot's offset say.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'k> {
+    pub(super) table: &'k ProducerTable,
+    /// Where they begin.
+    pub(super) from: Offset,
+    /// Whether none is missing from there on.
+    pub(super) all: bool,
+}
+
+/// Compares a snapshot with the state that the batches up to its offset make.
 ///
 /// Producers that the batches do not show are all right: their batches may have been deleted or compacted away. So are
 /// producers that only the batches show: they expire with time. What is left is what contradicts a batch.
-pub(super) fn compare(
-    facts: &FileFacts,
-    offset: Offset,
-    snapshot: &ProducerTable,
-    batches: &ProducerTable,
-    known_from: Offset,
-) -> Option<Fault> {
-    let wrong = snapshot.iter().find_map(|(id, state)| contradiction(id, state, batches.get(id), offset));
+pub(super) fn compare(facts: &FileFacts, offset: Offset, snapshot: &ProducerTable, known: Known<'_>) -> Option<Fault> {
+    let batches = known.table;
+    let wrong = snapshot.iter().find_map(|(id, state)| contradiction(id, state, batches.get(id), offset, known.all));
     if let Some(what) = wrong {
         return Some(Fault::new(FaultKind::SnapshotContent, &facts.path, what));
     }
     let unknown = || batches.iter().filter(|(id, _)| snapshot.get(*id).is_none());
     // Kafka keeps a producer in a transaction however long ago that was.
-    let in_transaction = unknown().find(|(_, state)| state.transaction_start().is_some());
+    let in_transaction = unknown().find(|(_, state)| known.all && state.transaction_start().is_some());
     if let Some((id, state)) = in_transaction {
-        let first = state.transaction_start().unwrap_or(known_from);
+        let first = state.transaction_start().unwrap_or(known.from);
         let what = format!("producer {id} is missing, whose transaction began at {first} and is open");
         return Some(Fault::new(FaultKind::SnapshotContent, &facts.path, what).offsets(first..offset));
     }
@@ -64,7 +69,13 @@ pub(super) fn compare(
     Some(Fault::new(FaultKind::SnapshotProducers, &facts.path, what))
 }
 
-fn contradiction(id: i64, state: &ProducerState, batches: Option<&ProducerState>, offset: Offset) -> Option<String> {
+fn contradiction(
+    id: i64,
+    state: &ProducerState,
+    batches: Option<&ProducerState>,
+    offset: Offset,
+    knows_all: bool,
+) -> Option<String> {
     if state.last_offset() >= offset {
         return Some(format!("producer {id} wrote offset {}, which is not below", state.last_offset()));
     }
@@ -82,6 +93,9 @@ fn contradiction(id: i64, state: &ProducerState, batches: Option<&ProducerState>
     if said == found && state.last_sequence() != batches.last_sequence() {
         let (said, found) = (state.last_sequence(), batches.last_sequence());
         return Some(format!("sequence {said} of producer {id}, the batches say {found}"));
+    }
+    if !knows_all {
+        return None;
     }
     let (said, found) = (state.transaction_start(), batches.transaction_start());
     // Of an open transaction whose first batches were compacted away, the batches show a later beginning.

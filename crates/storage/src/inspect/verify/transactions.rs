@@ -1,12 +1,12 @@
 //! The index of aborted transactions, beside the markers.
 
-use std::collections::BTreeSet;
-
-use byteorder::{BigEndian, ByteOrder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::Offset;
 use crate::batch::BatchHeader;
 use crate::fs::Fs;
+use crate::index::AbortedTransaction;
 use crate::io::IoError;
 use crate::producers::CompletedTransaction;
 
@@ -14,24 +14,24 @@ use super::super::fault::{Fault, FaultKind};
 use super::super::files::FileFacts;
 use super::entries::Entries;
 
-const ENTRY_BYTES: usize = 34;
+const ENTRY_BYTES: usize = AbortedTransaction::BYTES;
 
 /// Which producers have written records in the transactions that are open. Of a transaction that compaction emptied there
 /// is nothing to be kept from anybody, and no entry in an index.
 #[derive(Debug, Default)]
-pub(super) struct OpenTransactions {
+pub(crate) struct OpenTransactions {
     with_records: BTreeSet<i64>,
 }
 
 impl OpenTransactions {
-    pub(super) fn batch(&mut self, header: &BatchHeader) {
+    pub(crate) fn batch(&mut self, header: &BatchHeader) {
         if header.is_transactional() && !header.is_control() && header.record_count() != 0 {
             self.with_records.insert(header.producer_id());
         }
     }
 
     /// Whether the transaction that ends had records.
-    fn end(&mut self, producer_id: i64) -> bool {
+    pub(crate) fn end(&mut self, producer_id: i64) -> bool {
         self.with_records.remove(&producer_id)
     }
 }
@@ -39,7 +39,8 @@ impl OpenTransactions {
 /// Compares an index of aborted transactions with the markers.
 pub(super) struct TransactionIndexCheck {
     entries: Option<Entries<ENTRY_BYTES>>,
-    next: Option<Entry>,
+    /// The next entry, and where it stands in the file.
+    next: Option<(u64, AbortedTransaction)>,
     /// The first transaction that is missing, and how many are.
     missing: Option<(CompletedTransaction, u64)>,
     /// The data file is on its own: no index is expected beside it.
@@ -48,13 +49,66 @@ pub(super) struct TransactionIndexCheck {
     knows_all_before: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Entry {
-    at: u64,
-    producer_id: i64,
-    first: Offset,
-    last: Offset,
-    last_stable: Offset,
+/// What is wrong with an entry beside the marker in its place, and the transaction that this ended as far as known.
+pub(crate) fn contradiction(
+    entry: &AbortedTransaction,
+    marker: &BatchHeader,
+    completed: Option<CompletedTransaction>,
+) -> Option<String> {
+    if entry.producer_id != marker.producer_id() {
+        return Some(format!("producer {} at the marker of {}", entry.producer_id, marker.producer_id()));
+    }
+    // Without a beginning it cannot be told what was ended: the beginning may be below the log start.
+    let completed = completed?;
+    if !completed.is_aborted {
+        return Some(format!("the transaction that offset {} ended was committed", entry.last_offset));
+    }
+    // Compaction may have taken the first batches of the transaction.
+    (entry.first_offset > completed.first)
+        .then(|| format!("begins at offset {}, the transaction at {}", entry.first_offset, completed.first))
+}
+
+fn decode(bytes: &[u8; ENTRY_BYTES]) -> Result<AbortedTransaction, i16> {
+    match AbortedTransaction::decode(bytes) {
+        (AbortedTransaction::VERSION, entry) => Ok(entry),
+        (version, _) => Err(version),
+    }
+}
+
+/// The entries of one index, by where they end.
+#[derive(Debug, Default)]
+pub(crate) struct AbortedEntries {
+    entries: BTreeMap<Offset, AbortedTransaction>,
+}
+
+impl AbortedEntries {
+    /// Reads those that have the right version; their number is bounded by the file's length.
+    pub(crate) fn read(fs: &dyn Fs, facts: Option<&FileFacts>) -> Result<Self, IoError> {
+        let mut entries = BTreeMap::new();
+        if let Some(mut file) = facts.map(|facts| Entries::open(fs, facts)).transpose()?.flatten() {
+            while let Some((_, bytes)) = file.next()? {
+                if let Ok(entry) = decode(&bytes) {
+                    entries.insert(entry.last_offset, entry);
+                }
+            }
+        }
+        Ok(Self { entries })
+    }
+
+    /// Takes out the entries that end in a range.
+    pub(crate) fn take(
+        &mut self,
+        offsets: Range<Offset>,
+    ) -> impl Iterator<Item = (Offset, AbortedTransaction)> + use<> {
+        let mut taken = BTreeMap::new();
+        if offsets.start < offsets.end {
+            let mut rest = self.entries.split_off(&offsets.start);
+            let mut behind = rest.split_off(&offsets.end);
+            self.entries.append(&mut behind);
+            taken = rest;
+        }
+        taken.into_iter()
+    }
 }
 
 impl TransactionIndexCheck {
@@ -74,83 +128,52 @@ impl TransactionIndexCheck {
         self.next = None;
         let Some(entries) = &mut self.entries else { return Ok(()) };
         while let Some((at, bytes)) = entries.next()? {
-            let version = BigEndian::read_i16(&bytes[..2]);
-            if version != 0 {
-                entries.wrong(at, format!("version {version}"));
-                continue;
+            match decode(&bytes) {
+                Ok(entry) => {
+                    self.next = Some((at, entry));
+                    break;
+                }
+                Err(version) => entries.wrong(at, format!("version {version}")),
             }
-            let offset = |from: usize| Offset(BigEndian::read_i64(bytes.get(from..from + 8).unwrap_or(&[0; 8])));
-            self.next = Some(Entry {
-                at,
-                producer_id: offset(2).0,
-                first: offset(10),
-                last: offset(18),
-                last_stable: offset(26),
-            });
-            break;
         }
         Ok(())
     }
 
-    /// Takes a marker in; `completed` is the transaction it ended, as far as that is known, and `last_stable` what lies
-    /// before all others that are open.
+    /// Takes a marker in; `completed` is the transaction it ended, as far as that is known.
     pub(super) fn marker(
         &mut self,
         header: &BatchHeader,
         completed: Option<CompletedTransaction>,
         open: &mut OpenTransactions,
-        last_stable: Offset,
     ) -> Result<(), IoError> {
         let had_records = open.end(header.producer_id());
         let at = header.last_offset();
         self.pass(at)?;
         let aborted = completed.filter(|completed| completed.is_aborted);
-        match self.next.filter(|entry| entry.last == at) {
-            Some(entry) => {
-                let what = self.judge(&entry, header, completed, last_stable);
-                if let (Some(what), Some(entries)) = (what, &mut self.entries) {
-                    entries.wrong(entry.at, what);
-                }
-                self.advance()
+        let Some((position, entry)) = self.next.filter(|(_, entry)| entry.last_offset == at) else {
+            if let Some(aborted) = aborted.filter(|_| had_records) {
+                self.missing.get_or_insert((aborted, 0)).1 += 1;
             }
-            None => {
-                if let Some(aborted) = aborted.filter(|_| had_records) {
-                    self.missing.get_or_insert((aborted, 0)).1 += 1;
-                }
-                Ok(())
-            }
+            return Ok(());
+        };
+        let mut wrong = contradiction(&entry, header, completed);
+        if let Some(completed) = completed.filter(|_| wrong.is_none() && self.knows_all_before)
+            && entry.last_stable_offset != completed.last_stable_offset
+        {
+            let (said, was) = (entry.last_stable_offset, completed.last_stable_offset);
+            wrong = Some(format!("last stable offset {said}, where it was {was}"));
         }
-    }
-
-    /// What is wrong with an entry that names the place of this marker.
-    fn judge(
-        &self,
-        entry: &Entry,
-        header: &BatchHeader,
-        completed: Option<CompletedTransaction>,
-        last_stable: Offset,
-    ) -> Option<String> {
-        if entry.producer_id != header.producer_id() {
-            return Some(format!("producer {} at the marker of {}", entry.producer_id, header.producer_id()));
+        if let (Some(what), Some(entries)) = (wrong, &mut self.entries) {
+            entries.wrong(position, what);
         }
-        // Without a beginning it cannot be told what was ended: the beginning may be below the log start.
-        let completed = completed?;
-        if !completed.is_aborted {
-            return Some(format!("the transaction that offset {} ended was committed", entry.last));
-        }
-        // Compaction may have taken the first batches of the transaction.
-        if entry.first > completed.first {
-            return Some(format!("begins at offset {}, the transaction at {}", entry.first, completed.first));
-        }
-        (self.knows_all_before && entry.last_stable != last_stable)
-            .then(|| format!("last stable offset {}, where it was {last_stable}", entry.last_stable))
+        self.advance()
     }
 
     /// Entries that end before `offset` end at no marker.
     fn pass(&mut self, offset: Offset) -> Result<(), IoError> {
-        while let Some(entry) = self.next.filter(|entry| entry.last < offset) {
+        while let Some((position, entry)) = self.next.filter(|(_, entry)| entry.last_offset < offset) {
             if let Some(entries) = &mut self.entries {
-                entries.wrong(entry.at, format!("no transaction was aborted at offset {}", entry.last));
+                entries.wrong(position, format!("no transaction was aborted at offset {}", entry.last_offset));
             }
             self.advance()?;
         }
@@ -163,9 +186,9 @@ impl TransactionIndexCheck {
     }
 
     /// Nothing can be said of markers in damage.
-    pub(super) fn damaged(&mut self, offsets: &std::ops::Range<Offset>) -> Result<(), IoError> {
+    pub(super) fn damaged(&mut self, offsets: &Range<Offset>) -> Result<(), IoError> {
         self.pass(offsets.start)?;
-        while self.next.is_some_and(|entry| entry.last < offsets.end) {
+        while self.next.is_some_and(|(_, entry)| entry.last_offset < offsets.end) {
             self.advance()?;
         }
         Ok(())

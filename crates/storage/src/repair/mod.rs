@@ -1,0 +1,315 @@
+//! Repairing what [`crate::inspect`] found: a plan first, then its execution.
+//!
+//! Nothing of value is deleted. Bytes that are no batch are cut out of their segment and put into a file beside it,
+//! `<segment>.log.damaged-<position>`; what lies behind them moves up, so that Kafka, which stops at the first such byte,
+//! can go on: gaps in the offsets are legal, as compaction makes them. A field outside of the checksum that only one
+//! value fits gets that value. Indexes, epochs and snapshots are made anew from the batches. Whatever was written is
+//! synced, and each file is replaced in one step, so that a crash leaves a directory that can be repaired again.
+
+mod data;
+mod rebuild;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::checkpoint;
+use crate::fs::{DirLock, Fs};
+use crate::inspect::{
+    Fault, FaultKind, FieldValue, InspectError, PartitionFiles, Severity, VerifyEvent, root_of, verify_partition,
+};
+use crate::io::{IoContext, IoError};
+use crate::lock::{LockError, lock_directory};
+use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
+use crate::open_files::OpenFiles;
+use crate::segment::Place;
+use crate::state_file::{LogState, StateFile};
+use crate::{LogOptions, Offset, TopicId};
+
+use rebuild::{Rebuild, Snapshots};
+
+/// Why a directory could not be repaired, cut or copied.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RepairError {
+    /// Somebody has it open.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// It could not be looked at.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    /// A file operation failed. Repairing it again goes on where this stopped.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A compaction was interrupted in there: a broker has to complete it first.
+    #[error("{} holds an interrupted compaction: let a broker open it first", .0.display())]
+    Unfinished(PathBuf),
+}
+
+/// The locks of a partition's directory and of the data root it lies in.
+#[derive(Debug)]
+pub struct RepairLock {
+    _held: Vec<Box<dyn DirLock>>,
+}
+
+impl RepairLock {
+    /// Keeps brokers, logs and other repairs out of a partition's directory until it is dropped.
+    ///
+    /// # Errors
+    /// If somebody has the directory open: the error says who.
+    pub fn take(fs: &dyn Fs, dir: &Path) -> Result<Self, LockError> {
+        let mut held = Vec::new();
+        if let Some(root) = root_of(fs, dir) {
+            held.push(lock_directory(fs, &root)?);
+        }
+        held.push(lock_directory(fs, dir)?);
+        Ok(Self { _held: held })
+    }
+}
+
+/// One thing that a repair does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RepairAction {
+    /// Bytes are cut out of a segment and put into a file of their own.
+    Cut {
+        /// The segment's file.
+        file: PathBuf,
+        /// Where the bytes begin.
+        position: u64,
+        /// How many there are.
+        bytes: u64,
+    },
+    /// A field of a batch gets the only value that fits.
+    Correct {
+        /// The segment's file.
+        file: PathBuf,
+        /// Where the batch begins.
+        position: u64,
+        /// The value.
+        value: FieldValue,
+    },
+    /// A segment that cannot be where it is gets another name.
+    SetAside(PathBuf),
+    /// A file is made anew from the batches.
+    Rebuild(PathBuf),
+}
+
+/// What is wrong with a partition, and what a repair does about it.
+#[derive(Clone, Debug)]
+pub struct RepairPlan {
+    dir: PathBuf,
+    /// What is done, in order.
+    pub actions: Vec<RepairAction>,
+    /// What stays as it is.
+    pub left: Vec<Fault>,
+    repairs: BTreeMap<PathBuf, data::SegmentRepair>,
+    rebuild: Rebuild,
+}
+
+impl RepairPlan {
+    /// Looks at a partition's directory and decides. Nothing is changed.
+    ///
+    /// # Errors
+    /// If it cannot be looked at, or holds an interrupted compaction.
+    pub fn of(fs: &dyn Fs, dir: &Path, read: &mut dyn FnMut(u64)) -> Result<Self, RepairError> {
+        let mut faults = Vec::new();
+        verify_partition(fs, dir, &mut |event| match event {
+            VerifyEvent::Read(bytes) => read(bytes),
+            VerifyEvent::Found(fault) => faults.push(fault),
+        })?;
+        let mut plan = Self {
+            dir: dir.to_owned(),
+            actions: Vec::new(),
+            left: Vec::new(),
+            repairs: BTreeMap::new(),
+            rebuild: Rebuild::default(),
+        };
+        for fault in faults {
+            plan.decide(fault);
+        }
+        let files = PartitionFiles::list(fs, dir)?;
+        let is_swapped = |name: SegmentFileName| name.state != SegmentFileState::Live;
+        if plan.repairs.keys().filter_map(|path| name_of(path)).any(is_swapped) {
+            return Err(RepairError::Unfinished(dir.to_owned()));
+        }
+        plan.complete(&files);
+        Ok(plan)
+    }
+
+    /// A plan to make the index files of all segments anew, whatever is in them.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    pub fn rebuild_indexes(fs: &dyn Fs, dir: &Path) -> Result<Self, RepairError> {
+        let files = PartitionFiles::list(fs, dir)?;
+        let mut plan = Self {
+            dir: dir.to_owned(),
+            actions: Vec::new(),
+            left: Vec::new(),
+            repairs: BTreeMap::new(),
+            rebuild: Rebuild::default(),
+        };
+        plan.rebuild.indexes = files.segments.iter().map(|segment| segment.base).collect();
+        plan.rebuild.transactions = plan.rebuild.indexes.clone();
+        for segment in &files.segments {
+            for kind in [SegmentFile::OffsetIndex, SegmentFile::TimeIndex] {
+                plan.actions
+                    .push(RepairAction::Rebuild(dir.join(SegmentFileName::live(segment.base, kind).to_string())));
+            }
+            plan.actions
+                .extend(segment.transaction_index.iter().map(|facts| RepairAction::Rebuild(facts.path.clone())));
+        }
+        Ok(plan)
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+
+    fn decide(&mut self, fault: Fault) {
+        let base = name_of(&fault.file).map(|name| name.base_offset);
+        match (fault.kind, base, fault.position, fault.bytes) {
+            (FaultKind::Offsets, Some(_), Some(_), None) => {
+                self.repairs.entry(fault.file.clone()).or_default().set_aside = true;
+                self.actions.push(RepairAction::SetAside(fault.file));
+            }
+            (FaultKind::Offsets | FaultKind::LeaderEpoch, Some(_), Some(position), _) if fault.fits.is_some() => {
+                let Some(value) = fault.fits else { return };
+                self.repairs.entry(fault.file.clone()).or_default().correct(position, value);
+                self.actions.push(RepairAction::Correct { file: fault.file, position, value });
+            }
+            (
+                FaultKind::Batch | FaultKind::Checksum | FaultKind::Offsets | FaultKind::TornTail | FaultKind::Records,
+                Some(_),
+                Some(position),
+                Some(bytes),
+            ) => {
+                self.repairs.entry(fault.file.clone()).or_default().cut.push((position, bytes));
+                self.actions.push(RepairAction::Cut { file: fault.file, position, bytes });
+            }
+            (FaultKind::OffsetIndexMissing | FaultKind::OffsetIndex, Some(base), ..)
+            | (FaultKind::TimeIndexMissing | FaultKind::TimeIndex, Some(base), ..) => {
+                self.rebuild.indexes.insert(base);
+                self.actions.push(RepairAction::Rebuild(fault.file));
+            }
+            (FaultKind::TransactionIndex, Some(base), ..) => {
+                self.rebuild.transactions.insert(base);
+                self.actions.push(RepairAction::Rebuild(fault.file));
+            }
+            (FaultKind::EpochsMissing | FaultKind::Epochs, ..) => {
+                self.rebuild.epochs = true;
+                self.actions.push(RepairAction::Rebuild(fault.file));
+            }
+            (FaultKind::Snapshot | FaultKind::SnapshotContent, Some(base), ..) => {
+                self.rebuild.snapshots.add(base);
+                self.actions.push(RepairAction::Rebuild(fault.file));
+            }
+            (FaultKind::SnapshotsMissing, ..) => {
+                self.rebuild.snapshots = Snapshots::All;
+                self.actions.push(RepairAction::Rebuild(fault.file));
+            }
+            (FaultKind::State, ..) => self.actions.push(RepairAction::Rebuild(fault.file)),
+            _ if fault.severity() == Severity::Note => {}
+            _ => self.left.push(fault),
+        }
+    }
+
+    /// What follows from changed data: indexes that point elsewhere, and epochs.
+    fn complete(&mut self, files: &PartitionFiles) {
+        let rewritten: BTreeSet<Offset> = self
+            .repairs
+            .iter()
+            .filter(|(_, repair)| !repair.set_aside)
+            .filter_map(|(path, _)| name_of(path).map(|name| name.base_offset))
+            .collect();
+        for segment in files.segments.iter().filter(|segment| rewritten.contains(&segment.base)) {
+            for kind in [SegmentFile::OffsetIndex, SegmentFile::TimeIndex] {
+                let path = self.dir.join(SegmentFileName::live(segment.base, kind).to_string());
+                let action = RepairAction::Rebuild(path);
+                if !self.actions.contains(&action) {
+                    self.actions.push(action);
+                }
+            }
+            self.rebuild.indexes.insert(segment.base);
+            self.rebuild.transactions.insert(segment.base);
+        }
+        let corrects_epochs = self.repairs.values().any(data::SegmentRepair::corrects_epochs);
+        self.rebuild.epochs |= corrects_epochs;
+    }
+
+    /// Does what was planned. The caller holds the [lock](RepairLock).
+    ///
+    /// # Errors
+    /// At the first file operation that fails. The repair can be planned and tried again.
+    pub fn apply(&self, fs: &Arc<dyn Fs>, read: &mut dyn FnMut(u64)) -> Result<(), RepairError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let place = place(fs, &self.dir);
+        for (path, repair) in &self.repairs {
+            repair.apply(&place, path)?;
+        }
+        place.sync_dir()?;
+        let end = self.rebuild.run(&place, read)?;
+        place.sync_dir()?;
+        record_state(&place, end)?;
+        Ok(())
+    }
+}
+
+/// A place whose files are opened one at a time.
+pub(crate) fn place(fs: &Arc<dyn Fs>, dir: &Path) -> Place {
+    let options = LogOptions::default();
+    Place {
+        fs: fs.clone(),
+        dir: Arc::from(dir),
+        open_files: OpenFiles::bounded(8),
+        index_interval_bytes: options.index_interval_bytes,
+    }
+}
+
+/// The state file of ours, if there is one, goes along: everything is synced by now, and the log ends at `end`. Otherwise
+/// the next open would take the holes for lost tails.
+fn record_state(place: &Place, end: Offset) -> Result<(), IoError> {
+    let file = StateFile::load(place)?;
+    let path = place.dir.join(crate::state_file::STATE_FILE);
+    if place.fs.metadata(&path).is_err() {
+        return Ok(());
+    }
+    for segment in PartitionFiles::list(&*place.fs, &place.dir)?.segments {
+        let log = place.fs.open(&segment.log.path, crate::fs::OpenMode::Read).context("open", &segment.log.path)?;
+        log.sync_data().context("sync", &segment.log.path)?;
+    }
+    let last = file.last();
+    let state = LogState {
+        clean: true,
+        sync_failed: false,
+        log_start: last.map_or(Offset::ZERO, |last| last.log_start).min(end),
+        recovery_point: end,
+        end,
+        topic_id: last.map_or(TopicId::ZERO, |last| last.topic_id),
+        mark: None,
+    };
+    file.record(place, state)
+}
+
+pub(crate) fn name_of(path: &Path) -> Option<SegmentFileName> {
+    path.file_name().and_then(|name| name.to_str()).and_then(SegmentFileName::parse)
+}
+
+/// Lowers the lines of a data root's checkpoints that lie past the end of a log.
+pub(crate) fn lower_checkpoints(fs: &dyn Fs, dir: &Path, end: Offset) -> Result<(), InspectError> {
+    use crate::data_dir::{HIGH_WATERMARKS_FILE, RECOVERY_POINTS_FILE};
+    let Some((root, name)) = root_of(fs, dir).zip(crate::inspect::partition_of(dir)) else { return Ok(()) };
+    for file in [RECOVERY_POINTS_FILE, HIGH_WATERMARKS_FILE] {
+        let path = root.join(file);
+        let mut offsets = checkpoint::read_offsets(fs, &path)?;
+        if let Some(offset) = offsets.get_mut(&name).filter(|offset| **offset > end) {
+            *offset = end;
+            checkpoint::write_offsets(fs, &path, &offsets)?;
+        }
+    }
+    Ok(())
+}
