@@ -10,9 +10,11 @@
 //! | who has it open | [`in_use_by`] |
 //! | which files a partition consists of | [`PartitionFiles::list`] |
 //! | the batches of a segment, and what lies between them | [`SegmentWalk`] |
+//! | where two replicas part | [`Comparison::of`] |
 //! | what is wrong with any of it | [`verify_partition`], [`verify_root`], [`verify_file`] |
 //! | sizes, offsets, epochs, how it was closed | [`PartitionSummary::of`], [`RootSummary::of`] |
 
+mod diff;
 mod fault;
 mod files;
 mod records;
@@ -23,14 +25,15 @@ mod target;
 mod verify;
 mod walk;
 
+pub use diff::{Comparison, Parting, Side};
 pub use fault::{Fault, FaultKind, FieldValue, Severity};
 pub use files::{FileFacts, PartitionFiles, SegmentFiles};
 pub use records::RecordsFault;
 pub use root::RootSummary;
-pub(crate) use summary::name_of as partition_of;
 pub use summary::{PartitionSummary, SegmentSummary, Stop, Writer, position_before};
+pub(crate) use summary::{RootFacts, name_of as partition_of};
 pub(crate) use target::root_of;
 pub use target::{InspectError, Target, in_use_by};
-pub(crate) use verify::{AbortedEntries, OpenTransactions, contradiction};
+pub(crate) use verify::{AbortedEntries, OpenTransactions, contradiction, verify_locked};
 pub use verify::{Verified, VerifyEvent, verify_file, verify_partition, verify_root};
 pub use walk::{DamagedBytes, Piece, SegmentWalk};

@@ -8,6 +8,7 @@
 
 mod data;
 mod rebuild;
+mod truncate;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use crate::checkpoint;
 use crate::fs::{DirLock, Fs};
 use crate::inspect::{
-    Fault, FaultKind, FieldValue, InspectError, PartitionFiles, Severity, VerifyEvent, root_of, verify_partition,
+    Fault, FaultKind, FieldValue, InspectError, PartitionFiles, Severity, Verified, VerifyEvent, root_of, verify_locked,
 };
 use crate::io::{IoContext, IoError};
 use crate::lock::{LockError, lock_directory};
@@ -27,6 +28,7 @@ use crate::state_file::{LogState, StateFile};
 use crate::{LogOptions, Offset, TopicId};
 
 use rebuild::{Rebuild, Snapshots};
+pub use truncate::{CopyDirError, CutError, TruncatePlan, copy_dir, truncate};
 
 /// Why a directory could not be repaired, cut or copied.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +51,7 @@ pub enum RepairError {
 /// The locks of a partition's directory and of the data root it lies in.
 #[derive(Debug)]
 pub struct RepairLock {
+    dir: PathBuf,
     _held: Vec<Box<dyn DirLock>>,
 }
 
@@ -63,7 +66,16 @@ impl RepairLock {
             held.push(lock_directory(fs, &root)?);
         }
         held.push(lock_directory(fs, dir)?);
-        Ok(Self { _held: held })
+        Ok(Self { dir: dir.to_owned(), _held: held })
+    }
+
+    /// Verifies the directory, as [`verify_partition`](crate::inspect::verify_partition) does, which would take it for
+    /// one that somebody is writing to.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn verify(&self, fs: &dyn Fs, tell: &mut dyn FnMut(VerifyEvent)) -> Result<Verified, InspectError> {
+        verify_locked(fs, &self.dir, tell)
     }
 }
 
@@ -114,7 +126,7 @@ impl RepairPlan {
     /// If it cannot be looked at, or holds an interrupted compaction.
     pub fn of(fs: &dyn Fs, dir: &Path, read: &mut dyn FnMut(u64)) -> Result<Self, RepairError> {
         let mut faults = Vec::new();
-        verify_partition(fs, dir, &mut |event| match event {
+        verify_locked(fs, dir, &mut |event| match event {
             VerifyEvent::Read(bytes) => read(bytes),
             VerifyEvent::Found(fault) => faults.push(fault),
         })?;

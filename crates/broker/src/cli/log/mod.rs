@@ -1,12 +1,16 @@
 //! `highwater log`: looks into the files of logs, checks and repairs them. No broker is needed, and none is asked.
 
+mod copy;
+mod diff;
 mod dump;
 mod info;
 mod output;
 mod progress;
+mod repair;
 mod selection;
 mod text;
 mod time;
+mod truncate;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +37,16 @@ enum LogCommand {
     Dump(dump::DumpArguments),
     /// Check every batch, record, index entry, epoch, snapshot and checkpoint.
     Verify(verify::VerifyArguments),
+    /// Put damaged bytes aside and make indexes, epochs and snapshots anew.
+    Repair(repair::RepairArguments),
+    /// Make the index files of all segments anew from the batches.
+    RebuildIndex(repair::RebuildArguments),
+    /// Tell where two replicas part.
+    Diff(diff::DiffArguments),
+    /// Cut a log off at an offset.
+    Truncate(truncate::TruncateArguments),
+    /// Copy the directory of a stopped log.
+    Copy(copy::CopyArguments),
 }
 
 /// How results look.
@@ -51,6 +65,11 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
         LogCommand::Info(arguments) => info::run(arguments),
         LogCommand::Dump(arguments) => dump::run(arguments),
         LogCommand::Verify(arguments) => verify::run(arguments),
+        LogCommand::Repair(arguments) => repair::repair(arguments),
+        LogCommand::RebuildIndex(arguments) => repair::rebuild_index(arguments),
+        LogCommand::Diff(arguments) => diff::run(arguments),
+        LogCommand::Truncate(arguments) => truncate::run(arguments),
+        LogCommand::Copy(arguments) => copy::run(arguments),
     };
     match done {
         // Whoever read the results has seen enough of them.

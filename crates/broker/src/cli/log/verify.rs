@@ -109,14 +109,14 @@ fn plural(count: u64) -> &'static str {
 fn show(output: &mut Output, fault: &Fault, notes: bool) -> std::io::Result<()> {
     output.object(&fault_object(fault))?;
     if fault.severity() == Severity::Note {
-        return if notes { output.line(&first_line(fault)) } else { Ok(()) };
+        return if notes { output.line(&fault_line(fault)) } else { Ok(()) };
     }
-    output.line(&first_line(fault))?;
+    output.line(&fault_line(fault))?;
     output.line(&format!("    Highwater {}", fault.kind.highwater()))?;
     output.line(&format!("    Kafka {}", fault.kind.kafka()))
 }
 
-fn first_line(fault: &Fault) -> String {
+pub(crate) fn fault_line(fault: &Fault) -> String {
     let mut line = format!("{} {}: {}", fault.severity(), fault.kind.code(), fault.file.display());
     if let Some(position) = fault.position {
         line.push_str(&format!(", byte {position}"));
@@ -124,6 +124,9 @@ fn first_line(fault: &Fault) -> String {
     line.push_str(&format!(": {}", fault.what));
     if let Some(offsets) = &fault.offsets {
         line.push_str(&format!(" (offsets {} to {})", offsets.start, offsets.end.0.saturating_sub(1)));
+    }
+    if let Some(value) = fault.fits {
+        line.push_str(&format!("; {value} fits"));
     }
     line
 }
@@ -139,6 +142,7 @@ pub(crate) fn fault_object(fault: &Fault) -> Value {
         "first_offset": fault.offsets.as_ref().map(|offsets| offsets.start.0),
         "end_offset": fault.offsets.as_ref().map(|offsets| offsets.end.0),
         "what": fault.what,
+        "fits": fault.fits.map(|value| value.to_string()),
         "highwater": fault.kind.highwater(),
         "kafka": fault.kind.kafka(),
     })

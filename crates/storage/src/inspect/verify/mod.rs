@@ -89,8 +89,26 @@ impl Verified {
 /// # Errors
 /// What the file system answers. What is wrong with the files is told to `tell`.
 pub fn verify_partition(fs: &dyn Fs, dir: &Path, tell: &mut dyn FnMut(VerifyEvent)) -> Result<Verified, InspectError> {
-    let summary = PartitionSummary::of(fs, dir)?;
-    let mut verifier = Verifier::new(fs, &summary, tell)?;
+    verify_summarized(fs, &PartitionSummary::of(fs, dir)?, tell)
+}
+
+/// As [`verify_partition`], for a caller that holds the directory's lock itself: nothing in it is being written.
+pub(crate) fn verify_locked(
+    fs: &dyn Fs,
+    dir: &Path,
+    tell: &mut dyn FnMut(VerifyEvent),
+) -> Result<Verified, InspectError> {
+    let summary = PartitionSummary { in_use_by: None, ..PartitionSummary::of(fs, dir)? };
+    verify_summarized(fs, &summary, tell)
+}
+
+fn verify_summarized(
+    fs: &dyn Fs,
+    summary: &PartitionSummary,
+    tell: &mut dyn FnMut(VerifyEvent),
+) -> Result<Verified, InspectError> {
+    let dir = &summary.files.dir;
+    let mut verifier = Verifier::new(fs, summary, tell)?;
     verifier.names();
     verifier.metadata(dir)?;
     for (at, segment) in summary.files.segments.iter().enumerate() {

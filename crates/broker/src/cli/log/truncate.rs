@@ -1,0 +1,70 @@
+//! `highwater log truncate`: cuts a stopped log off at an offset.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use highwater_storage::Offset;
+use highwater_storage::inspect::Target;
+use highwater_storage::repair::{TruncatePlan, truncate};
+use serde_json::json;
+
+use super::output::Output;
+use super::repair::locked;
+use super::text::size;
+use super::{ResultFormat, file_system, target};
+
+/// Cut a log off at an offset, as a replica does that follows another leader. Says what would go; does it with --write.
+#[derive(Debug, Args)]
+pub(crate) struct TruncateArguments {
+    /// A partition's directory. Nobody may have it open.
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// The end of the log afterwards: the first offset that goes.
+    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
+    to: i64,
+    /// Do it.
+    #[arg(long)]
+    write: bool,
+    /// How results look.
+    #[arg(long, value_enum, default_value_t)]
+    format: ResultFormat,
+}
+
+pub(crate) fn run(arguments: &TruncateArguments) -> anyhow::Result<ExitCode> {
+    let fs = file_system();
+    let Target::Partition(dir) = target(&*fs, &arguments.path)? else {
+        bail!("{} is not a partition's directory", arguments.path.display());
+    };
+    let to = Offset(arguments.to);
+    let _lock = locked(&*fs, &dir, arguments.write)?;
+    let plan = TruncatePlan::of(&*fs, &dir, to)?;
+    if to > plan.from {
+        bail!("{} ends at offset {}, before {to}", dir.display(), plan.from);
+    }
+    let mut output = Output::new(arguments.format);
+    let TruncatePlan { from, batches, bytes, segments, .. } = &plan;
+    let (segments, size) = (segments.len(), size(*bytes));
+    let what = format!("{batches} batches ({size}), offsets {to} to {}, and {segments} whole segments", from.0 - 1);
+    if to == *from {
+        output.line(&format!("{}: ends at offset {to} already", dir.display()))?;
+    } else if arguments.write {
+        truncate(&fs, &dir, to)?;
+        output.line(&format!("{}: gone are {what}", dir.display()))?;
+    } else {
+        output.line(&format!("{}: would go (--write does it): {what}", dir.display()))?;
+    }
+    output.object(&json!({
+        "type": "truncate",
+        "path": dir,
+        "from": from.0,
+        "to": to.0,
+        "batches": batches,
+        "bytes": bytes,
+        "segments": plan.segments,
+        "done": arguments.write,
+    }))?;
+    output.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
