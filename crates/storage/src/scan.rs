@@ -75,11 +75,6 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// The batch at `position`, if the window still holds it: the one that [`Walk::next_batch`] gave last.
-    pub(crate) fn batch_at(&self, position: u64) -> Option<BatchView<'_>> {
-        BatchView::parse(self.rest(position)).ok().map(|(batch, _)| batch)
-    }
-
     /// The next batch's header. The records of large batches are not read.
     pub(crate) fn next_header(&mut self) -> io::Result<Found<BatchHeader>> {
         let window = if self.last_batch_bytes > LARGE_BATCH_BYTES { HEADER_BYTES } else { self.window_bytes };

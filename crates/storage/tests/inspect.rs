@@ -7,7 +7,11 @@ use highwater_storage::fs::OsFs;
 use highwater_storage::inspect::{
     Fault, FaultKind, Severity, Target, Verified, VerifyEvent, verify_partition, verify_root,
 };
-use highwater_storage::{Offset, inspect};
+use highwater_storage::repair::{RepairAction, RepairLock, RepairPlan, TruncatePlan};
+use highwater_storage::{
+    BatchBuilder, Codec, LeaderEpoch, Log, LogOptions, Offset, OpenError, ReadLimit, Record, TimestampMs, batches,
+    inspect, repair,
+};
 
 fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder)
@@ -143,4 +147,209 @@ fn a_summary_tells_what_kafka_tells() {
         (summary.stop, summary.end, summary.recovery_point),
         (inspect::Stop::Unclean, Offset(270), Some(Offset(157)))
     );
+}
+
+fn copied(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copied(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// Repairs all partitions of a root and returns what was done.
+fn repaired(root: &Path) -> Vec<RepairAction> {
+    let fs = OsFs::shared();
+    let Target::Root { partitions, .. } = Target::of(&*fs, root).unwrap() else { panic!("{root:?} is no root") };
+    let mut actions = Vec::new();
+    for dir in partitions {
+        let lock = RepairLock::take(&*fs, &dir).unwrap();
+        let plan = RepairPlan::of(&*fs, &dir, &mut |_| {}).unwrap();
+        assert_eq!(plan.left, [], "{dir:?}");
+        plan.apply(&fs, &mut |_| {}).unwrap();
+        assert!(lock.verify(&*fs, &mut |_| {}).unwrap().is_good(), "{dir:?}");
+        actions.extend(plan.actions);
+    }
+    actions
+}
+
+#[test]
+fn what_was_repaired_verifies_and_loses_only_what_was_damaged() {
+    for (folder, cut) in [
+        ("clean-damaged-files/before", 0),
+        ("clean-damaged-files/after", 0),
+        ("clean-flip-active/after", 216),
+        ("unclean-flip-active/before", 216),
+        ("unclean-flip-sealed/after", 166),
+        ("unclean-flip-unflushed/before", 246),
+        ("unclean-flip-epoch/before", 0),
+        ("unclean-flip-epoch/after", 0),
+        ("unclean-torn/before", 179),
+    ] {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().join("root");
+        copied(&data(folder), &root);
+        let (before, _) = verify(&root);
+        let actions = repaired(&root);
+        let bytes: u64 = actions
+            .iter()
+            .map(|action| match action {
+                RepairAction::Cut { file, position, bytes } => {
+                    let name = file.file_name().unwrap().to_str().unwrap();
+                    let original = data(folder).join("unclean-0").join(name);
+                    let (from, to) = (*position as usize, (*position + *bytes) as usize);
+                    let side = file.with_file_name(format!("{name}.damaged-{position}"));
+                    assert_eq!(std::fs::read(side).unwrap(), std::fs::read(original).unwrap()[from..to], "{folder}");
+                    *bytes
+                }
+                _ => 0,
+            })
+            .sum();
+        assert_eq!(bytes, cut, "{folder}");
+        assert_eq!(faults(&root), [], "{folder}");
+        let (after, _) = verify(&root);
+        assert_eq!((after.records, after.bytes), (before.records, before.bytes - cut), "{folder}");
+        assert_eq!(repaired(&root), [], "{folder}: nothing is left to do");
+    }
+}
+
+/// A bit that flips in the 17 bytes that no checksum covers has one value that fits, but for those few batches that have
+/// no neighbour on one side.
+#[test]
+fn a_bit_that_flips_outside_of_the_checksum_is_found_and_put_right() {
+    let original = data("plain-multi/log");
+    let log = "plain-0/00000000000000000000.log";
+    let bytes = std::fs::read(original.join(log)).unwrap();
+    let mut positions = vec![0];
+    for batch in batches(&bytes) {
+        positions.push(positions[positions.len() - 1] + batch.unwrap().total_bytes());
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&original, &root);
+    for (byte, bit) in (0..17).map(|byte| (byte, 1 << (byte % 8))) {
+        let position = positions[positions.len() / 2];
+        let mut damaged = bytes.clone();
+        damaged[position + byte] ^= bit;
+        std::fs::write(root.join(log), &damaged).unwrap();
+        let found = faults(&root);
+        assert_eq!(found.len(), 1, "byte {byte}: {found:?}");
+        assert_eq!((found[0].1.as_str(), found[0].2), (log, Some(position as u64)), "byte {byte}");
+        repaired(&root);
+        assert!(std::fs::read(root.join(log)).unwrap() == bytes, "byte {byte} was not put right");
+        assert_eq!(faults(&root), [], "byte {byte}");
+    }
+}
+
+/// A log of ours that says it was closed well, with damage in the middle of each of its segments.
+#[test]
+fn a_repaired_log_opens_and_serves_what_is_behind_the_damage() {
+    let temporary = tempfile::tempdir().unwrap();
+    let dir = temporary.path().join("log-0");
+    let options = LogOptions { segment_bytes: 4096, ..LogOptions::default() };
+    let (mut log, _) = Log::open(&dir, options.clone()).unwrap();
+    for at in 0..60 {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.push(Record::new(TimestampMs(1_000 + at), format!("value {at} {}", "x".repeat(200)).as_bytes()));
+        log.append(TimestampMs(5_000), LeaderEpoch(0), &builder.build()).unwrap();
+    }
+    let end = log.end();
+    let segments = log.segments();
+    assert!(segments.len() > 2);
+    log.close().unwrap();
+    let verify_dir = || {
+        let mut faults = Vec::new();
+        let verified = verify_partition(&OsFs, &dir, &mut |event| match event {
+            VerifyEvent::Found(fault) if fault.severity() > Severity::Note => faults.push(fault),
+            _ => {}
+        });
+        (verified.unwrap().records, faults)
+    };
+    assert_eq!(verify_dir(), (60, vec![]));
+    for segment in &segments {
+        let path = dir.join(format!("{:020}.log", segment.base.0));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let second = batches(&bytes).next().unwrap().unwrap().total_bytes();
+        bytes[second + 100] ^= 1; // In the record's value.
+        std::fs::write(path, bytes).unwrap();
+    }
+    let (_, found) = verify_dir();
+    assert_eq!(found.len(), segments.len());
+
+    let fs = OsFs::shared();
+    let lock = RepairLock::take(&*fs, &dir).unwrap();
+    assert!(matches!(Log::open(&dir, options.clone()), Err(OpenError::Locked(_))), "the repair keeps others out");
+    RepairPlan::of(&*fs, &dir, &mut |_| {}).unwrap().apply(&fs, &mut |_| {}).unwrap();
+    drop(lock);
+    let left = 60 - segments.len() as u64;
+    assert_eq!(verify_dir(), (left, vec![]));
+
+    let (log, report) = Log::open(&dir, options).unwrap();
+    assert!(report.clean && report.cut.is_none(), "{report:?}");
+    assert_eq!(log.end(), end);
+    let mut records = 0;
+    let mut from = Offset::ZERO;
+    while from < end {
+        let fetched = log.read(from, ReadLimit::bytes(1 << 20)).unwrap();
+        for batch in batches(&fetched.bytes).map(Result::unwrap) {
+            records += 1;
+            from = batch.next_offset();
+        }
+    }
+    assert_eq!(records, left);
+    let mut found = None;
+    let verified = verify_partition(&OsFs, &dir, &mut |event| found = Some(event)).unwrap();
+    assert!(verified.is_good(), "{found:?}");
+    assert!(inspect::in_use_by(&OsFs, &dir).unwrap().is_some());
+    assert!(RepairLock::take(&*fs, &dir).is_err(), "nobody repairs what is open");
+}
+
+#[test]
+fn replicas_part_where_the_killed_leader_had_more() {
+    let replica = |name: &str| data("three-replicas").join(name).join("rep-0");
+    let compare =
+        |one: &str, other: &str| inspect::Comparison::of(&OsFs, &replica(one), &replica(other), &mut |_| {}).unwrap();
+    for (one, other) in [("broker-1", "broker-2"), ("broker-2", "broker-3")] {
+        let same = compare(one, other);
+        assert_eq!((same.parting.clone(), same.first.end, same.same_until), (None, same.second.end, same.second.end));
+    }
+    let parted = compare("killed-broker-2", "broker-1");
+    assert_eq!(parted.same_until, Offset(90));
+    assert!(parted.parting.is_some(), "{parted:?}");
+    assert_eq!(parted.first.end, Offset(123));
+    let (ours, theirs) = (parted.first.batch.unwrap(), parted.second.batch.unwrap());
+    assert!(ours.leader_epoch() < theirs.leader_epoch(), "{parted:?}");
+    let damaged = data("unclean-flip-sealed/before/unclean-0");
+    let original = data("unclean/before/unclean-0");
+    let found = inspect::Comparison::of(&OsFs, &damaged, &original, &mut |_| {}).unwrap();
+    assert_eq!((found.parting, found.same_until), (Some(inspect::Parting::DamageInFirst), Offset(80)));
+}
+
+#[test]
+fn a_stopped_log_is_cut_and_copied() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (root, copy) = (temporary.path().join("root"), temporary.path().join("copy-0"));
+    copied(&data("transactional/log"), &root);
+    let dir = root.join("txn-0");
+    let fs = OsFs::shared();
+    let (files, _) = repair::copy_dir(&*fs, &dir, &copy, &mut |_| {}).unwrap();
+    assert_eq!(files, std::fs::read_dir(&dir).unwrap().count() as u64);
+    assert!(matches!(repair::copy_dir(&*fs, &dir, &copy, &mut |_| {}), Err(repair::CopyDirError::Exists(_))));
+
+    let plan = TruncatePlan::of(&*fs, &dir, Offset(200)).unwrap();
+    assert_eq!((plan.from, plan.to), (Offset(327), Offset(200)));
+    let lock = RepairLock::take(&*fs, &dir).unwrap();
+    let (truncated, _) = repair::truncate(&fs, &dir, Offset(200)).unwrap();
+    assert_eq!((truncated.from, truncated.end, truncated.bytes), (Offset(327), Offset(200), plan.bytes));
+    drop(lock);
+    assert_eq!(faults(&root), []);
+    let summary = inspect::PartitionSummary::of(&*fs, &dir).unwrap();
+    assert_eq!((summary.end, summary.high_watermark), (Offset(200), Some(Offset(200))));
+    let between = inspect::Comparison::of(&*fs, &dir, &copy, &mut |_| {}).unwrap();
+    assert_eq!((between.parting, between.same_until), (None, Offset(200)));
 }

@@ -184,7 +184,9 @@ impl<'c> Cursor<'c> {
             let (base, path) = (segment.files.base, &segment.files.log.path);
             let file: Arc<dyn crate::fs::File> = self.fs.open(path, OpenMode::Read).context("open", path)?;
             let (position, expected) = self.next.take().unwrap_or((0, base));
-            let mut walk = SegmentWalk::from_position(&*file, base, segment.files.log.bytes, position, expected);
+            let limit = self.segments.get(1).map(|next| next.files.base);
+            let bytes = segment.files.log.bytes;
+            let mut walk = SegmentWalk::from_position(&*file, base, bytes, limit, (position, expected));
             let mut at_end = false;
             while self.ahead.len() < AHEAD && !at_end {
                 match walk.next_piece().context("read", path)? {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::{LeaderEpoch, Offset};
+use crate::{Offset, RepairedField};
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +37,8 @@ pub enum FaultKind {
     Checksum,
     /// A batch, or a segment, whose offsets do not follow what is before it.
     Offsets,
+    /// A header field outside of the checksum that only one value fits.
+    Field,
     /// A batch whose leader epoch does not fit its neighbours.
     LeaderEpoch,
     /// Records that cannot be read, or are not what their batch says.
@@ -93,10 +95,11 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Batch,
         Self::Checksum,
         Self::Offsets,
+        Self::Field,
         Self::LeaderEpoch,
         Self::Records,
         Self::TornTail,
@@ -156,6 +159,12 @@ impl FaultKind {
             Self::Batch => ("batch", Loss, SERVED, STOPS),
             Self::Checksum => ("checksum", Loss, SERVED, STOPS),
             Self::Offsets => ("offsets", Loss, SERVED, "serves it as it is"),
+            Self::Field => (
+                "field",
+                Error,
+                "reads it as it has to be, and corrects it",
+                "takes it as it is: a wrong length or version ends what it reads, a wrong offset is served",
+            ),
             Self::LeaderEpoch => (
                 "leader-epoch",
                 Error,
@@ -255,21 +264,21 @@ impl FaultKind {
     }
 }
 
-/// The value of a field outside of the checksum, by what is around it.
+/// A header field outside of the checksum that only one value fits, by what is around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldValue {
-    /// The base offset of a batch.
-    BaseOffset(Offset),
-    /// The leader epoch of a batch.
-    LeaderEpoch(LeaderEpoch),
+pub struct Correction {
+    /// The field.
+    pub field: RepairedField,
+    /// What the file says.
+    pub was: i64,
+    /// What it has to be.
+    pub is: i64,
 }
 
-impl fmt::Display for FieldValue {
+impl fmt::Display for Correction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BaseOffset(offset) => write!(f, "base offset {offset}"),
-            Self::LeaderEpoch(epoch) => write!(f, "leader epoch {epoch}"),
-        }
+        let Self { field, was, is } = self;
+        write!(f, "{field} {was} instead of {is}")
     }
 }
 
@@ -288,13 +297,21 @@ pub struct Fault {
     pub offsets: Option<Range<Offset>>,
     /// What is wrong, in words.
     pub what: String,
-    /// The only value that fits, of a field outside of the checksum.
-    pub fits: Option<FieldValue>,
+    /// What corrects it, if it is one field with a wrong value.
+    pub correction: Option<Correction>,
 }
 
 impl Fault {
     pub(crate) fn new(kind: FaultKind, file: impl Into<PathBuf>, what: impl Into<String>) -> Self {
-        Self { kind, file: file.into(), position: None, bytes: None, offsets: None, what: what.into(), fits: None }
+        Self {
+            kind,
+            file: file.into(),
+            position: None,
+            bytes: None,
+            offsets: None,
+            what: what.into(),
+            correction: None,
+        }
     }
 
     pub(crate) fn at(self, position: u64) -> Self {
@@ -305,8 +322,8 @@ impl Fault {
         Self { bytes: Some(bytes), ..self }
     }
 
-    pub(crate) fn fits(self, fits: Option<FieldValue>) -> Self {
-        Self { fits, ..self }
+    pub(crate) fn correction(self, correction: Option<Correction>) -> Self {
+        Self { correction, ..self }
     }
 
     pub(crate) fn offsets(self, offsets: Range<Offset>) -> Self {

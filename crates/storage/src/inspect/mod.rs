@@ -18,7 +18,6 @@ mod diff;
 mod fault;
 mod files;
 mod records;
-mod resync;
 mod root;
 mod summary;
 mod target;
@@ -26,7 +25,7 @@ mod verify;
 mod walk;
 
 pub use diff::{Comparison, Parting, Side};
-pub use fault::{Fault, FaultKind, FieldValue, Severity};
+pub use fault::{Correction, Fault, FaultKind, Severity};
 pub use files::{FileFacts, PartitionFiles, SegmentFiles};
 pub use records::RecordsFault;
 pub use root::RootSummary;

@@ -1,15 +1,16 @@
-//! The batches of a segment's file and what lies between them: unlike recovery, this goes on behind damage.
+//! The batches of a segment's file and what lies between them: it goes on behind damage, in the same way as a log that is
+//! being opened.
 
 use std::io;
+use std::ops::Range;
 
 use crate::Offset;
-use crate::batch::{BatchFault, BatchHeader, BatchView, HeaderScan, read_header};
+use crate::batch::{BatchHeader, BatchView, HeaderScan, read_header};
 use crate::error::DamageKind;
 use crate::fs::File;
-use crate::scan::{Found, Walk};
+use crate::survey::{Frame, Sound, Step, Stretch, Survey};
 
-use super::fault::FieldValue;
-use super::resync::find_batch;
+use super::fault::Correction;
 
 /// Bytes that hold no batch, or one that cannot be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,15 +21,11 @@ pub struct DamagedBytes {
     pub bytes: u64,
     /// What is wrong with them.
     pub what: DamageKind,
-    /// The header that stands there, where its length at least was right.
-    pub header: Option<BatchHeader>,
-    /// The offsets that are missing in the file because of it: from what was due to what follows. Where nothing follows,
-    /// the end is not known and is that of the batch, if it can be read, else the beginning.
-    pub offsets: std::ops::Range<Offset>,
+    /// The offsets that are missing in the file because of it: from what was due to what follows. Where nothing follows
+    /// and nobody knows the end, the end is that of the batch, if its header can be read, else the beginning.
+    pub offsets: Range<Offset>,
     /// Nothing whole follows in the file.
     pub is_last: bool,
-    /// The only value that fits, where a field outside of the checksum is what is wrong.
-    pub fits: Option<FieldValue>,
 }
 
 /// A part of a segment's file.
@@ -38,8 +35,10 @@ pub enum Piece<'w> {
     Batch {
         /// Where it begins.
         position: u64,
-        /// The batch.
+        /// The batch, put right.
         batch: BatchView<'w>,
+        /// What is wrong with it in the file, in fields that the checksum does not cover and only one value fits.
+        corrections: Vec<Correction>,
     },
     /// Bytes that are no such batch.
     Damaged(DamagedBytes),
@@ -58,31 +57,35 @@ pub enum Piece<'w> {
 #[derive(Debug)]
 pub struct SegmentWalk<'f> {
     file: &'f dyn File,
-    base: Offset,
-    end: u64,
-    expected: Offset,
+    survey: Survey<'f>,
+    bytes: u64,
+    /// Where the next segment begins, if that is known.
+    limit: Option<Offset>,
     position: u64,
-    walk: Walk<'f>,
-}
-
-/// A look at the batch that is next, before it is handed out.
-enum Next {
-    Batch(u64),
-    Damaged(DamagedBytes),
-    Zeros(u64),
-    End,
+    expected: Offset,
+    /// A batch that was put right.
+    corrected: Vec<u8>,
+    ended: bool,
 }
 
 impl<'f> SegmentWalk<'f> {
-    /// Walks the first `bytes` of the file of the segment at `base`, from its beginning.
-    pub fn new(file: &'f dyn File, base: Offset, bytes: u64) -> Self {
-        Self::from_position(file, base, bytes, 0, base)
+    /// Walks the first `bytes` of the file of the segment at `base`, all of whose offsets lie below `limit`, the base of
+    /// the next one.
+    pub fn new(file: &'f dyn File, base: Offset, bytes: u64, limit: Option<Offset>) -> Self {
+        Self::from_position(file, base, bytes, limit, (0, base))
     }
 
-    /// As [`SegmentWalk::new`], from `position`, a batch boundary where a batch with the offset `expected` or a later one
-    /// begins.
-    pub fn from_position(file: &'f dyn File, base: Offset, bytes: u64, position: u64, expected: Offset) -> Self {
-        Self { file, base, end: bytes, expected, position, walk: Walk::new(file, position, bytes) }
+    /// As [`SegmentWalk::new`], from a batch boundary where a batch with this offset or a later one begins.
+    pub fn from_position(
+        file: &'f dyn File,
+        base: Offset,
+        bytes: u64,
+        limit: Option<Offset>,
+        (position, expected): (u64, Offset),
+    ) -> Self {
+        let whole = Frame::whole(base, bytes, limit.unwrap_or(Offset::MAX)).verified();
+        let survey = Survey::new(file, Frame { position, expected, ..whole });
+        Self { file, survey, bytes, limit, position, expected, corrected: Vec::new(), ended: false }
     }
 
     /// The lowest offset that the next batch may have.
@@ -100,136 +103,59 @@ impl<'f> SegmentWalk<'f> {
     /// # Errors
     /// What the file answers.
     pub fn next_piece(&mut self) -> io::Result<Piece<'_>> {
-        match self.look()? {
-            Next::End => Ok(Piece::End),
-            Next::Damaged(damaged) => {
-                self.position = damaged.position + damaged.bytes;
-                self.walk = Walk::new(self.file, self.position, self.end);
-                if damaged.what_is_misplaced() {
-                    return Ok(Piece::Damaged(damaged));
-                }
-                self.expected = self.expected.max(damaged.offsets.end);
-                Ok(Piece::Damaged(damaged))
+        if self.ended {
+            return Ok(Piece::End);
+        }
+        match self.survey.step()? {
+            Step::End => {
+                self.ended = true;
+                Ok(Piece::End)
             }
-            Next::Zeros(position) => {
-                let bytes = self.end - position;
-                self.position = self.end;
-                self.walk = Walk::new(self.file, self.end, self.end);
-                Ok(Piece::Zeros { position, bytes })
+            Step::Zeros(position) => {
+                (self.ended, self.position) = (true, self.bytes);
+                Ok(Piece::Zeros { position, bytes: self.bytes - position })
             }
-            Next::Batch(position) => match self.walk.batch_at(position) {
-                Some(batch) => {
-                    self.position = position + batch.total_bytes() as u64;
-                    self.expected = batch.next_offset();
-                    Ok(Piece::Batch { position, batch })
-                }
-                None => Ok(Piece::End),
-            },
+            Step::Damage(stretch) => self.damaged(stretch),
+            Step::Batch(sound) => self.batch(&sound),
         }
     }
 
-    fn look(&mut self) -> io::Result<Next> {
-        let (header, crc) = match self.walk.next_batch()? {
-            Found::End => return Ok(Next::End),
-            Found::Bad(position, fault) => return self.no_batch(position, fault),
-            Found::Batch(_, batch) => (*batch.header(), batch.verify_crc()),
+    fn batch(&mut self, sound: &Sound) -> io::Result<Piece<'_>> {
+        let position = sound.position;
+        self.position = position + sound.header.total_bytes() as u64;
+        self.expected = sound.header.next_offset();
+        let in_file = self.survey.bytes_of(sound)?;
+        let bytes = if sound.fixes.is_empty() {
+            in_file
+        } else {
+            self.corrected = sound.put_right(in_file);
+            &self.corrected
         };
-        let position = self.position;
-        let bytes = header.total_bytes() as u64;
-        if let Err(fault) = crc {
-            return self.bad_checksum(position, header, fault);
+        let (batch, _) = BatchView::parse(bytes).map_err(io::Error::other)?;
+        let corrections = sound.fixes.iter().map(|fix| Correction { field: fix.field, was: fix.was, is: fix.is });
+        Ok(Piece::Batch { position, batch, corrections: corrections.collect() })
+    }
+
+    fn damaged(&mut self, stretch: Stretch) -> io::Result<Piece<'_>> {
+        let Stretch { position, bytes, mut offsets, what } = stretch;
+        self.position = position + bytes;
+        let is_last = self.position >= self.bytes;
+        if is_last && self.limit.is_none() {
+            offsets.end = self.end_of_last(position, offsets.start)?;
         }
-        let (first, last, expected) = (header.base_offset(), header.last_offset(), self.expected);
-        let fits_segment = last - self.base <= i64::from(i32::MAX) && last != Offset::MAX;
-        let mut is_misplaced = first < expected || last < first || !fits_segment;
-        // The base offset is outside of the checksum. One that jumps, and that the next batch does not follow, is wrong.
-        if !is_misplaced
-            && first > expected
-            && let HeaderScan::Batch(next) = read_header(self.file, position + bytes, self.end)?
-        {
-            is_misplaced = next.base_offset() < header.next_offset() && next.base_offset() >= expected;
-        }
-        if !is_misplaced {
-            return Ok(Next::Batch(position));
-        }
-        let next = match read_header(self.file, position + bytes, self.end)? {
-            HeaderScan::Batch(next) if next.base_offset() >= expected => Some(next.base_offset()),
-            _ => None,
+        self.expected = offsets.end;
+        Ok(Piece::Damaged(DamagedBytes { position, bytes, what, offsets, is_last }))
+    }
+
+    /// Up to where the last batch went, by its header, if that is not nonsense as well.
+    fn end_of_last(&self, position: u64, expected: Offset) -> io::Result<Offset> {
+        let is_likely = |header: &BatchHeader| {
+            let is_whole = position + header.total_bytes() as u64 == self.bytes;
+            is_whole && header.base_offset() == expected && header.last_offset() >= expected
         };
-        // A batch that fills what is missing exactly belongs there.
-        let records = i64::from(header.last_offset_delta()) + 1;
-        let fills = next.is_some_and(|next| records > 0 && expected.checked_add(records) == Some(next));
-        Ok(Next::Damaged(DamagedBytes {
-            position,
-            bytes,
-            what: DamageKind::Offsets { first, last, expected },
-            header: Some(header),
-            offsets: expected..next.unwrap_or(expected),
-            is_last: position + bytes >= self.end,
-            fits: fills.then_some(FieldValue::BaseOffset(expected)),
-        }))
-    }
-
-    /// A batch whose length leads to another batch, or to the end of the file, was there; else the length may be what is
-    /// wrong with it.
-    fn bad_checksum(&mut self, position: u64, header: BatchHeader, fault: BatchFault) -> io::Result<Next> {
-        let after = position + header.total_bytes() as u64;
-        let next = match read_header(self.file, after, self.end)? {
-            HeaderScan::End => {
-                let last = header.last_offset();
-                let is_likely = header.base_offset() >= self.expected && last - self.base <= i64::from(i32::MAX);
-                let end = if is_likely && last >= header.base_offset() { last.next() } else { self.expected };
-                Some((end, true))
-            }
-            HeaderScan::Batch(next) if self.may_follow(next.base_offset()) => Some((next.base_offset(), false)),
-            _ => None,
-        };
-        let Some((end, is_last)) = next else { return self.no_batch(position, fault) };
-        Ok(Next::Damaged(DamagedBytes {
-            position,
-            bytes: after - position,
-            what: fault.into(),
-            header: Some(header),
-            offsets: self.expected..end,
-            is_last,
-            fits: None,
-        }))
-    }
-
-    fn may_follow(&self, offset: Offset) -> bool {
-        offset >= self.expected && offset - self.base <= i64::from(i32::MAX)
-    }
-
-    /// No batch begins at `position`: everything to the next one that does is damaged.
-    fn no_batch(&mut self, position: u64, fault: BatchFault) -> io::Result<Next> {
-        if matches!(fault, BatchFault::Length(0) | BatchFault::Partial { .. })
-            && Walk::new(self.file, position, self.end).only_zeros_left()?
-        {
-            return Ok(Next::Zeros(position));
-        }
-        let found = find_batch(self.file, position + 1, self.end, self.base, self.expected)?;
-        let next = match found {
-            Some(at) => match read_header(self.file, at, self.end)? {
-                HeaderScan::Batch(next) => next.base_offset(),
-                _ => self.expected,
-            },
-            None => self.expected,
-        };
-        Ok(Next::Damaged(DamagedBytes {
-            position,
-            bytes: found.unwrap_or(self.end) - position,
-            what: fault.into(),
-            header: None,
-            offsets: self.expected..next.max(self.expected),
-            is_last: found.is_none(),
-            fits: None,
-        }))
-    }
-}
-
-impl DamagedBytes {
-    /// Whether this is a batch that is whole, in a place where it cannot be.
-    pub fn what_is_misplaced(&self) -> bool {
-        matches!(self.what, DamageKind::Offsets { .. })
+        Ok(match read_header(self.file, position, self.bytes)? {
+            HeaderScan::Batch(header) if is_likely(&header) => header.next_offset(),
+            _ => expected,
+        })
     }
 }

@@ -4,21 +4,17 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use byteorder::{BigEndian, ByteOrder};
-
-use crate::Offset;
 use crate::checkpoint::temporary_path;
 use crate::fs::{File, OpenMode};
-use crate::inspect::FieldValue;
+use crate::inspect::Correction;
 use crate::io::{FileExt, IoContext, IoError};
 use crate::names::SegmentFile;
 use crate::segment::Place;
+use crate::{Offset, RepairedField};
 
 use super::name_of;
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// Where the leader epoch stands in a batch.
-const LEADER_EPOCH_AT: u64 = 12;
 
 /// What is to be done to one data file.
 #[derive(Clone, Debug, Default)]
@@ -26,18 +22,18 @@ pub(super) struct SegmentRepair {
     /// Position and length of what is cut out, rising.
     pub(super) cut: Vec<(u64, u64)>,
     /// Positions of batches and the fields to correct.
-    corrections: Vec<(u64, FieldValue)>,
+    corrections: Vec<(u64, Correction)>,
     /// The whole file is put aside.
     pub(super) set_aside: bool,
 }
 
 impl SegmentRepair {
-    pub(super) fn correct(&mut self, position: u64, value: FieldValue) {
-        self.corrections.push((position, value));
+    pub(super) fn correct(&mut self, position: u64, correction: Correction) {
+        self.corrections.push((position, correction));
     }
 
     pub(super) fn corrects_epochs(&self) -> bool {
-        self.corrections.iter().any(|(_, value)| matches!(value, FieldValue::LeaderEpoch(_)))
+        self.corrections.iter().any(|(_, correction)| correction.field == RepairedField::LeaderEpoch)
     }
 
     /// In this order: bytes are safe in their side file before the segment loses them, and indexes are gone before they
@@ -77,17 +73,10 @@ impl SegmentRepair {
         let ends = self.cut.iter().copied().chain([(len, 0)]);
         for (position, bytes) in ends {
             append(file, from..position.max(from), &*out, written).context("write", temporary)?;
-            for (batch, value) in self.corrections.iter().filter(|(batch, _)| (from..position).contains(batch)) {
+            for (batch, correction) in self.corrections.iter().filter(|(batch, _)| (from..position).contains(batch)) {
                 let at = written + (batch - from);
-                let done = match value {
-                    FieldValue::BaseOffset(offset) => out.write_all_at(&offset.0.to_be_bytes(), at),
-                    FieldValue::LeaderEpoch(epoch) => {
-                        let mut bytes = [0; 4];
-                        BigEndian::write_i32(&mut bytes, epoch.0);
-                        out.write_all_at(&bytes, at + LEADER_EPOCH_AT)
-                    }
-                };
-                done.context("write", temporary)?;
+                let (offset, bytes) = in_header(correction);
+                out.write_all_at(&bytes, at + offset).context("write", temporary)?;
             }
             written += position.saturating_sub(from);
             from = position.max(from) + bytes;
@@ -101,6 +90,18 @@ impl SegmentRepair {
         }
         Ok(())
     }
+}
+
+/// Where in a batch a field stands, and its bytes.
+fn in_header(correction: &Correction) -> (u64, Vec<u8>) {
+    let is = correction.is.to_be_bytes();
+    let (at, bytes) = match correction.field {
+        RepairedField::BaseOffset => (0, 8),
+        RepairedField::Length => (8, 4),
+        RepairedField::LeaderEpoch => (12, 4),
+        RepairedField::Magic => (16, 1),
+    };
+    (at, is.iter().skip(is.len() - bytes).copied().collect())
 }
 
 /// Copies a stretch of one file into another.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::checkpoint;
 use crate::fs::{DirLock, Fs};
 use crate::inspect::{
-    Fault, FaultKind, FieldValue, InspectError, PartitionFiles, Severity, Verified, VerifyEvent, root_of, verify_locked,
+    Correction, Fault, FaultKind, InspectError, PartitionFiles, Severity, Verified, VerifyEvent, root_of, verify_locked,
 };
 use crate::io::{IoContext, IoError};
 use crate::lock::{LockError, lock_directory};
@@ -98,8 +98,8 @@ pub enum RepairAction {
         file: PathBuf,
         /// Where the batch begins.
         position: u64,
-        /// The value.
-        value: FieldValue,
+        /// The field and its value.
+        correction: Correction,
     },
     /// A segment that cannot be where it is gets another name.
     SetAside(PathBuf),
@@ -187,10 +187,10 @@ impl RepairPlan {
                 self.repairs.entry(fault.file.clone()).or_default().set_aside = true;
                 self.actions.push(RepairAction::SetAside(fault.file));
             }
-            (FaultKind::Offsets | FaultKind::LeaderEpoch, Some(_), Some(position), _) if fault.fits.is_some() => {
-                let Some(value) = fault.fits else { return };
-                self.repairs.entry(fault.file.clone()).or_default().correct(position, value);
-                self.actions.push(RepairAction::Correct { file: fault.file, position, value });
+            (FaultKind::Field | FaultKind::LeaderEpoch, Some(_), Some(position), _) if fault.correction.is_some() => {
+                let Some(correction) = fault.correction else { return };
+                self.repairs.entry(fault.file.clone()).or_default().correct(position, correction);
+                self.actions.push(RepairAction::Correct { file: fault.file, position, correction });
             }
             (
                 FaultKind::Batch | FaultKind::Checksum | FaultKind::Offsets | FaultKind::TornTail | FaultKind::Records,

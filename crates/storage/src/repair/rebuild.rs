@@ -110,13 +110,14 @@ impl Pass<'_> {
         let mut indexes = IndexWriter::new(base, place.index_interval_bytes);
         let mut known = AbortedEntries::read(&*place.fs, files.transaction_index.as_ref())?;
         let mut aborted: BTreeMap<Offset, AbortedTransaction> = BTreeMap::new();
-        let mut walk = SegmentWalk::new(&*file, base, files.log.bytes);
+        let next = self.files.segments.iter().map(|segment| segment.base).find(|next| *next > base);
+        let mut walk = SegmentWalk::new(&*file, base, files.log.bytes, next);
         self.expected = self.expected.max(base);
         loop {
             let before = walk.position();
             match walk.next_piece().context("read", path)? {
                 Piece::End => break,
-                Piece::Batch { position, batch } => {
+                Piece::Batch { position, batch, .. } => {
                     // Of what is missing an old index may know more than the batches.
                     aborted.extend(known.take(self.expected..batch.base_offset()));
                     self.snapshots_up_to(batch.base_offset())?;
@@ -133,7 +134,6 @@ impl Pass<'_> {
             read(walk.position() - before);
         }
         indexes.finish();
-        let next = self.files.segments.iter().map(|segment| segment.base).find(|next| *next > base);
         aborted.extend(known.take(self.expected..next.unwrap_or(Offset::MAX)));
         if self.rebuild.indexes.contains(&base) {
             IndexWriter::write_files(place, base, indexes.indexes())?;

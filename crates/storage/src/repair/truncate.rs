@@ -44,7 +44,7 @@ impl TruncatePlan {
                 plan.segments.push(path.clone());
             }
             let file = fs.open(path, OpenMode::Read).context("open", path)?;
-            let mut walk = SegmentWalk::new(&*file, segment.files.base, segment.files.log.bytes);
+            let mut walk = SegmentWalk::new(&*file, segment.files.base, segment.files.log.bytes, None);
             loop {
                 match walk.next_piece().context("read", path)? {
                     Piece::Batch { batch, .. } if batch.last_offset() >= to => {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use highwater_storage::fs::{Fs, OpenMode};
 use highwater_storage::inspect::{
-    DamagedBytes, FileFacts, PartitionFiles, Piece, SegmentFiles, SegmentWalk, Target, position_before,
+    Correction, DamagedBytes, FileFacts, PartitionFiles, Piece, SegmentFiles, SegmentWalk, Target, position_before,
 };
 use highwater_storage::io::IoContext;
 use highwater_storage::names::SegmentFile;
@@ -74,14 +74,14 @@ impl Dump<'_> {
         let files = PartitionFiles::list(self.fs, dir)?;
         let mut following = files.segments.iter().skip(1).map(|segment| segment.base);
         for segment in &files.segments {
-            let is_passed = following.next().is_some_and(|next| next <= self.selection.first_offset());
-            if is_passed {
+            let next = following.next();
+            if next.is_some_and(|next| next <= self.selection.first_offset()) {
                 continue;
             }
             if self.selection.ends_before(segment.base) {
                 break;
             }
-            self.segment(segment)?;
+            self.segment(segment, next)?;
         }
         Ok(())
     }
@@ -90,10 +90,11 @@ impl Dump<'_> {
     fn file(&mut self, path: &Path, base: Offset) -> anyhow::Result<()> {
         let metadata = self.fs.metadata(path).context("look at", path)?;
         let log = FileFacts { path: path.to_owned(), bytes: metadata.len, modified: metadata.modified };
-        self.segment(&SegmentFiles { base, log, offset_index: None, time_index: None, transaction_index: None })
+        let files = SegmentFiles { base, log, offset_index: None, time_index: None, transaction_index: None };
+        self.segment(&files, None)
     }
 
-    fn segment(&mut self, files: &SegmentFiles) -> anyhow::Result<()> {
+    fn segment(&mut self, files: &SegmentFiles, next: Option<Offset>) -> anyhow::Result<()> {
         let path = &files.log.path;
         self.output.line(&format!("Dumping {}", path.display()))?;
         let object = json!({ "type": "segment", "path": path, "base_offset": files.base.0, "bytes": files.log.bytes });
@@ -103,14 +104,17 @@ impl Dump<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             opened => opened.context("open", path)?,
         };
-        let (position, expected) = position_before(self.fs, files, self.selection.first_offset());
-        let mut walk = SegmentWalk::from_position(&*file, files.base, files.log.bytes, position, expected);
+        let start = position_before(self.fs, files, self.selection.first_offset());
+        let mut walk = SegmentWalk::from_position(&*file, files.base, files.log.bytes, next, start);
         loop {
             match walk.next_piece().context("read", path)? {
                 Piece::End => return Ok(()),
-                Piece::Batch { position, batch } => {
+                Piece::Batch { position, batch, corrections } => {
                     if self.selection.ends_before(batch.base_offset()) {
                         return Ok(());
+                    }
+                    for correction in &corrections {
+                        self.corrected(path, position, correction)?;
                     }
                     self.batch(position, &batch)?;
                 }
@@ -172,6 +176,17 @@ impl Dump<'_> {
         } else {
             self.output.line(&record_line(header, record))
         }
+    }
+
+    /// What the next batch is shown with is not what the file says.
+    fn corrected(&mut self, path: &Path, position: u64, correction: &Correction) -> anyhow::Result<()> {
+        self.output.line(&format!("damaged: {correction} in the batch at position {position}"))?;
+        let Correction { field, was, is } = correction;
+        let field = field.to_string();
+        self.output.object(&json!({
+            "type": "corrected", "path": path, "position": position, "field": field, "was": was, "is": is,
+        }))?;
+        Ok(())
     }
 
     fn damaged(&mut self, path: &Path, damaged: &DamagedBytes) -> anyhow::Result<()> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use highwater_storage::fs::Fs;
-use highwater_storage::inspect::{PartitionFiles, Target, VerifyEvent, in_use_by};
+use highwater_storage::inspect::{Correction, PartitionFiles, Target, VerifyEvent, in_use_by};
 use highwater_storage::lock::LockError;
 use highwater_storage::repair::{RepairAction, RepairLock, RepairPlan};
 use serde_json::{Value, json};
@@ -117,11 +117,11 @@ fn described(action: &RepairAction, done: bool) -> (String, Value) {
             format!("{}: {bytes} bytes from byte {position} on go to a file beside it", file.display()),
             json!({ "type": "repair", "action": "cut", "file": file, "position": position, "bytes": bytes, "done": done }),
         ),
-        RepairAction::Correct { file, position, value } => (
-            format!("{}, byte {position}: {value}", file.display()),
+        RepairAction::Correct { file, position, correction } => (
+            format!("{}, byte {position}: {}", file.display(), corrected(correction)),
             json!({
                 "type": "repair", "action": "correct", "file": file, "position": position,
-                "value": value.to_string(), "done": done,
+                "field": correction.field.to_string(), "was": correction.was, "is": correction.is, "done": done,
             }),
         ),
         RepairAction::SetAside(file) => (
@@ -134,6 +134,11 @@ fn described(action: &RepairAction, done: bool) -> (String, Value) {
         ),
         other => (format!("{other:?}"), Value::Null),
     }
+}
+
+fn corrected(correction: &Correction) -> String {
+    let Correction { field, was, is } = correction;
+    format!("{field} {is} instead of {was}")
 }
 
 /// Whether it is good now; how many faults are left.

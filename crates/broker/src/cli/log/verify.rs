@@ -125,9 +125,6 @@ pub(crate) fn fault_line(fault: &Fault) -> String {
     if let Some(offsets) = &fault.offsets {
         line.push_str(&format!(" (offsets {} to {})", offsets.start, offsets.end.0.saturating_sub(1)));
     }
-    if let Some(value) = fault.fits {
-        line.push_str(&format!("; {value} fits"));
-    }
     line
 }
 
@@ -142,7 +139,9 @@ pub(crate) fn fault_object(fault: &Fault) -> Value {
         "first_offset": fault.offsets.as_ref().map(|offsets| offsets.start.0),
         "end_offset": fault.offsets.as_ref().map(|offsets| offsets.end.0),
         "what": fault.what,
-        "fits": fault.fits.map(|value| value.to_string()),
+        "correction": fault.correction.map(|correction| {
+            json!({ "field": correction.field.to_string(), "was": correction.was, "is": correction.is })
+        }),
         "highwater": fault.kind.highwater(),
         "kafka": fault.kind.kafka(),
     })

@@ -8,9 +8,9 @@ use crate::epochs::EpochHistory;
 use crate::fs::Fs;
 use crate::io::IoError;
 use crate::log::EPOCHS_FILE;
-use crate::{LeaderEpoch, Offset};
+use crate::{LeaderEpoch, Offset, RepairedField};
 
-use super::super::fault::{Fault, FaultKind, FieldValue};
+use super::super::fault::{Correction, Fault, FaultKind};
 
 /// A log has some hundred epochs. Past this many changes from batch to batch it is noise, and the rest is not kept.
 const RUNS_MAX: usize = 100_000;
@@ -109,8 +109,9 @@ impl EpochCheck {
                 let what = format!("leader epoch {} among batches of epoch {due}", run.epoch);
                 let fault = Fault::new(FaultKind::LeaderEpoch, file, what).at(run.first.position);
                 let is_one = run.batches == 1 && due != LeaderEpoch::NONE;
-                let fits = is_one.then_some(FieldValue::LeaderEpoch(due));
-                fault.bytes(run.first.bytes).offsets(run.first.offset..run.end).fits(fits)
+                let (was, is) = (i64::from(run.epoch.0), i64::from(due.0));
+                let correction = is_one.then_some(Correction { field: RepairedField::LeaderEpoch, was, is });
+                fault.bytes(run.first.bytes).offsets(run.first.offset..run.end).correction(correction)
             })
             .collect();
         match self.history {

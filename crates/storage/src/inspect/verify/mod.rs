@@ -11,7 +11,6 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use crate::Offset;
 use crate::batch::{BatchFault, BatchView};
 use crate::error::DamageKind;
 use crate::fs::{Fs, OpenMode};
@@ -20,8 +19,9 @@ use crate::metadata_files::{MetadataFileError, read_topic_id};
 use crate::names::{SegmentFile, SegmentFileName};
 use crate::producers::{MAX_PRODUCERS, ProducerTable};
 use crate::state_file::{STATE_FILE, StateFile};
+use crate::{Offset, RepairedField};
 
-use super::fault::{Fault, FaultKind, Severity};
+use super::fault::{Correction, Fault, FaultKind, Severity};
 use super::files::{FileFacts, SegmentFiles};
 use super::records::check_records;
 use super::summary::{PartitionSummary, RootFacts, Stop, name_of};
@@ -295,14 +295,15 @@ impl<'v> Verifier<'v> {
         let is_open = self.is_open(next);
         let mut checks = Checks::open(self.fs, files, is_open, self.knows_all)?;
         self.missing(files, is_open);
-        let mut walk = SegmentWalk::new(&*file, files.base, files.log.bytes);
+        let mut walk = SegmentWalk::new(&*file, files.base, files.log.bytes, next);
         let mut ends_damaged = false;
         loop {
             let before = walk.position();
             match walk.next_piece().context("read", path)? {
                 Piece::End => break,
-                Piece::Batch { position, batch } => {
+                Piece::Batch { position, batch, corrections } => {
                     ends_damaged = false;
+                    self.corrections(path, position, &batch, &corrections);
                     self.batch(path, position, &batch, &mut checks)?;
                 }
                 Piece::Damaged(damaged) => {
@@ -400,6 +401,19 @@ impl<'v> Verifier<'v> {
         Ok(())
     }
 
+    /// Fields of a batch that have to have other values than in the file.
+    fn corrections(&mut self, path: &Path, position: u64, batch: &BatchView<'_>, corrections: &[Correction]) {
+        for correction in corrections {
+            let kind = match correction.field {
+                RepairedField::LeaderEpoch => FaultKind::LeaderEpoch,
+                _ => FaultKind::Field,
+            };
+            let fault = Fault::new(kind, path, correction.to_string()).at(position).bytes(batch.total_bytes() as u64);
+            let offsets = batch.base_offset()..batch.next_offset();
+            self.found(fault.offsets(offsets).correction(Some(*correction)));
+        }
+    }
+
     fn damaged(
         &mut self,
         files: &SegmentFiles,
@@ -407,7 +421,7 @@ impl<'v> Verifier<'v> {
         damaged: &DamagedBytes,
         checks: &mut Checks,
     ) -> Result<(), InspectError> {
-        let DamagedBytes { position, bytes, what, offsets, is_last, .. } = damaged;
+        let DamagedBytes { position, bytes, what, offsets, is_last } = damaged;
         checks.offsets(|check| check.damaged(*position, *bytes))?;
         checks.times(|check| {
             check.damaged();
@@ -421,12 +435,9 @@ impl<'v> Verifier<'v> {
             DamageKind::Offsets { .. } => FaultKind::Offsets,
             _ => FaultKind::Batch,
         };
-        let mut fault =
-            Fault::new(kind, &files.log.path, what.to_string()).at(*position).bytes(*bytes).fits(damaged.fits);
-        // At a segment's end the next segment tells up to where the records are missing.
-        let end = if *is_last { next.unwrap_or(offsets.end).max(offsets.end) } else { offsets.end };
-        if offsets.start < end {
-            fault = fault.offsets(offsets.start..end);
+        let mut fault = Fault::new(kind, &files.log.path, what.to_string()).at(*position).bytes(*bytes);
+        if offsets.start < offsets.end {
+            fault = fault.offsets(offsets.clone());
         }
         if is_tail {
             self.found_in_motion(fault)
