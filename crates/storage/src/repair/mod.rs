@@ -279,6 +279,7 @@ pub(crate) fn place(fs: &Arc<dyn Fs>, dir: &Path) -> Place {
         dir: Arc::from(dir),
         open_files: OpenFiles::bounded(8),
         index_interval_bytes: options.index_interval_bytes,
+        read_only: false,
     }
 }
 
