@@ -392,7 +392,7 @@ impl<'f> Survey<'f> {
             return Ok(Step::Zeros(position));
         }
         let next = self.resume_from(position + 1)?;
-        let end = next.map_or(self.window.end(), |(next, _)| next);
+        let end = next.map_or_else(|| self.window.end(), |(next, _)| next);
         if let Some((header, fixes)) = self.as_one_batch(position, end)? {
             return self.refit(position, header, fixes);
         }
@@ -401,7 +401,7 @@ impl<'f> Survey<'f> {
 
     /// Passes over what lies between `position` and the next batch.
     fn give_up(&mut self, position: u64, next: Option<(u64, BatchHeader)>, what: DamageKind) -> Step {
-        let end = next.map_or(self.window.end(), |(next, _)| next);
+        let end = next.map_or_else(|| self.window.end(), |(next, _)| next);
         let upto = next.map_or(self.limit, |(_, header)| header.base_offset());
         let offsets = self.expected..upto.max(self.expected);
         (self.position, self.expected) = (end, offsets.end);

@@ -194,7 +194,8 @@ impl Examined {
         };
         // Held against the file's length above.
         let mut batch = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
-        segment.file()?.read_full_at(&mut batch, mark.batch_position).context("read", &segment.path())?;
+        let file = segment.file()?;
+        file.read_full_at(&mut batch, mark.batch_position).context("read", &segment.path())?;
         let kept = batch.len().min(HEADER_BYTES);
         let (found, known) = (batch.get(..kept).unwrap_or_default(), mark.header.get(..kept).unwrap_or_default());
         if found == known || found.get(CRC_FIELD_AT..) == known.get(CRC_FIELD_AT..) {
@@ -203,9 +204,16 @@ impl Examined {
         if BatchView::parse(&batch).is_ok_and(|(view, total)| total == batch.len() && view.crc_matches()) {
             return Ok(false);
         }
-        // No batch as it stands. What is left of ours, or of another's?
+        // No batch as it stands: what is left of ours, or of another's? It is ours if what should end there does, or if
+        // most of it is what it was.
+        let mut behind = Walk::small(&*file, mark.position, segment.len());
+        let ends_there = match behind.next_header().context("read", &segment.path())? {
+            Found::Batch(_, next) => next.base_offset() == mark.offset,
+            Found::End => true,
+            Found::Bad(..) => false,
+        };
         let same = found.iter().zip(known).filter(|(found, known)| found == known).count();
-        Ok(same * 2 >= kept)
+        Ok(ends_there || same * 2 >= kept)
     }
 
     /// Makes the first segment of a log that has none.
