@@ -19,7 +19,7 @@ fn script(seed: u64) -> Vec<Op> {
         let (start, end) = (known.start, known.end);
         let mut between =
             |low: i64, high: i64| low + i64::try_from(random.below(usize::try_from(high - low + 1).unwrap())).unwrap();
-        let op = match between(0, 19) {
+        let op = match between(0, 22) {
             0..=5 => {
                 epoch += i32::try_from(between(0, 1)).unwrap();
                 Op::Append(usize::try_from(between(1, 5)).unwrap(), epoch)
@@ -28,7 +28,9 @@ fn script(seed: u64) -> Vec<Op> {
             8 => Op::Checkpoint,
             9 => Op::Begin(between(0, 1) == 1),
             10 | 11 => Op::Finish,
-            12..=14 => Op::Truncate(between((start - 1).max(0), end)),
+            // Where a compacted part ends after a cut is for the log to say.
+            12..=14 if known.compacted == 0 => Op::Truncate(between((start - 1).max(0), end)),
+            12..=14 => Op::Truncate(between(known.compacted.max(start), end)),
             15 => Op::AdvanceStart(between(start, end)),
             16 => {
                 seconds += between(0, 3);
@@ -36,6 +38,9 @@ fn script(seed: u64) -> Vec<Op> {
             }
             17 if between(0, 3) == 0 => Op::Reset(between(0, end + 20)),
             17 | 18 => Op::Reopen,
+            19 => Op::Compact,
+            20 => Op::Copy,
+            21 => Op::Synced,
             _ => Op::Restart,
         };
         // A leader's epoch only ever goes up, and what comes after a cut is another leader's.

@@ -147,3 +147,63 @@ fn resets_to_both_sides() {
         ],
     );
 }
+
+#[test]
+fn compactions_and_what_comes_after_them() {
+    crash_everywhere(
+        10,
+        &[
+            Append(9, 0),
+            Flush,
+            Compact,
+            Append(6, 1),
+            Checkpoint,
+            Compact,
+            Append(2, 2),
+            AdvanceStart(9),
+            Restart,
+            Compact,
+        ],
+    );
+}
+
+#[test]
+fn copies_whatever_becomes_of_the_log() {
+    crash_everywhere(
+        11,
+        &[
+            Append(5, 0),
+            Copy,
+            Append(3, 1),
+            Flush,
+            Copy,
+            Truncate(3),
+            Append(4, 2),
+            Compact,
+            Copy,
+            Reset(50),
+            Append(1, 3),
+        ],
+    );
+}
+
+#[test]
+fn appends_that_sync_into_zeros() {
+    crash_everywhere(
+        12,
+        &[
+            Append(1, 0),
+            Synced,
+            Append(2, 0),
+            Housekeeping(1, 0),
+            Append(3, 0),
+            Housekeeping(2, 0),
+            Append(4, 1),
+            Truncate(15),
+            Housekeeping(3, 0),
+            Append(2, 2),
+            Reopen,
+            Append(1, 2),
+        ],
+    );
+}

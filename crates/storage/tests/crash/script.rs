@@ -26,6 +26,12 @@ pub(crate) enum Op {
     Truncate(i64),
     AdvanceStart(i64),
     Reset(i64),
+    /// Appends sync by themselves from now on, into room that was filled with zeros ahead.
+    Synced,
+    /// Compacts what was flushed.
+    Compact,
+    /// Copies the log to a place of its own.
+    Copy,
     /// All housekeeping that is due so many seconds after the start, below this high watermark.
     Housekeeping(i64, i64),
     /// Closes well and opens again.
@@ -40,6 +46,7 @@ pub(crate) struct Known {
     pub(crate) offset: i64,
     /// The first offset of its batch.
     pub(crate) base: i64,
+    pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) epoch: i32,
     pub(crate) producer: i64,
@@ -49,24 +56,27 @@ pub(crate) struct Known {
 
 impl fmt::Debug for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { offset, base, value, epoch, producer, sequence } = self;
-        let text = String::from_utf8_lossy(value);
-        write!(f, "{offset} (of {base}, epoch {epoch}, {producer}/{sequence}) {}", text.trim_matches(['-', '+']))
+        let Self { offset, base, key, value, epoch, producer, sequence } = self;
+        let (key, text) = (String::from_utf8_lossy(key), String::from_utf8_lossy(value));
+        write!(f, "{offset} (of {base}, epoch {epoch}, {producer}/{sequence}) {key}: {}", text.trim_matches(['-', '+']))
     }
 }
 
-/// What a log holds, as its caller knows. Records below the start are there for what is known of producers.
+/// What a log holds, as its caller knows. Records below the start are there for what is known of producers, and those
+/// that a compaction took stay in the list.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
     pub(crate) start: i64,
     pub(crate) end: i64,
     pub(crate) flushed: i64,
     pub(crate) records: Vec<Known>,
+    /// Below this, records may have gone that a later one of their key supersedes.
+    pub(crate) compacted: i64,
 }
 
 impl fmt::Debug for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { start, end, flushed, records } = self;
+        let Self { start, end, flushed, records, .. } = self;
         write!(f, "start {start}, end {end}, flushed {flushed}, {} records", records.len())
     }
 }
@@ -75,7 +85,19 @@ impl Contents {
     /// What is in a log.
     pub(crate) fn of(log: &Log) -> Self {
         let records = read_all(&log.reader());
-        Self { start: log.start().0, end: log.end().0, flushed: log.flushed().0, records }
+        Self { start: log.start().0, end: log.end().0, flushed: log.flushed().0, records, compacted: 0 }
+    }
+
+    /// Holds what was found in a log against the part of this list between its start and its end.
+    pub(crate) fn assert_holds(&self, found: &Self) {
+        let expected = self.between(found.start, found.end);
+        let gone = |record: &&Known| !found.records.contains(record);
+        for record in expected.iter().filter(|record| record.offset < self.compacted).filter(gone) {
+            let by_later = |later: &&Known| later.key == record.key && later.offset > record.offset;
+            assert!(found.records.iter().any(|later| by_later(&later)), "the last of its key is gone: {record:?}");
+        }
+        let kept = expected.into_iter().filter(|record| record.offset >= self.compacted || !gone(&record));
+        assert_eq!(found.records, kept.collect::<Vec<_>>());
     }
 
     /// The records from `start` on and below `end`.
@@ -88,6 +110,10 @@ impl Contents {
         self.records.iter().find(|record| record.offset == to).map_or(to, |record| record.base)
     }
 
+    pub(crate) fn emptied(at: i64) -> Self {
+        Self { start: at, end: at, flushed: at, records: Vec::new(), compacted: 0 }
+    }
+
     fn cut(&mut self, to: i64) {
         if to >= self.end {
             return;
@@ -95,7 +121,7 @@ impl Contents {
         let end = self.boundary(to);
         if to <= self.start || end < self.start {
             let end = to.min(self.start);
-            *self = Self { start: end, end, flushed: end, records: Vec::new() };
+            *self = Self::emptied(end);
             return;
         }
         self.end = end;
@@ -127,6 +153,7 @@ fn read_all(reader: &LogReader) -> Vec<Known> {
                 let known = Known {
                     offset,
                     base: batch.base_offset().0,
+                    key: record.key.unwrap_or_default().to_vec(),
                     value: record.value.unwrap().to_vec(),
                     epoch: header.leader_epoch().0,
                     producer: header.producer_id(),
@@ -150,6 +177,8 @@ pub(crate) struct Run {
     pub(crate) before: Contents,
     pub(crate) after: Contents,
     pub(crate) op: Option<Op>,
+    /// The copies that were made, or may have been, each with what it must hold.
+    pub(crate) copies: Vec<(String, Contents)>,
     sequences: BTreeMap<i64, i32>,
     number: usize,
     job: Option<FlushJob>,
@@ -167,15 +196,39 @@ pub(crate) fn options() -> LogOptions {
     }
 }
 
+/// Compacts in small pieces whatever may be compacted.
+fn compacted() -> LogOptions {
+    let compaction = CompactionOptions {
+        delete_retention_ms: 0,
+        min_cleanable_dirty_ratio: 0.0,
+        io_buffer_bytes: 300,
+        piece_bytes: 500,
+        backoff_ms: 0,
+        memory: CompactionMemory::bounded(1 << 12),
+        ..CompactionOptions::default()
+    };
+    LogOptions { retention: false, compaction: Some(compaction), ..options() }
+}
+
+fn keep_all_house(log: &mut Log, now: TimestampMs) -> Result<(), ()> {
+    let limits = WorkLimits::new(log.end());
+    for _ in 0..200 {
+        if log.housekeeping().step(now, &limits).map_err(drop)?.is_none() {
+            return Ok(());
+        }
+    }
+    panic!("housekeeping does not end")
+}
+
 pub(crate) fn reopen(fs: &SimFs) -> Result<Log, OpenError> {
     Log::open_with(Arc::new(fs.clone()), Path::new(DIR), options(), OpenHints::default()).map(|(log, _)| log)
 }
 
-/// A batch of two records of a producer.
-pub(crate) fn batch_of(producer: i64, sequence: i32, values: &[Vec<u8>; 2]) -> Vec<u8> {
+/// A batch of two keys and values of a producer.
+pub(crate) fn batch_of(producer: i64, sequence: i32, records: &[(Vec<u8>, Vec<u8>); 2]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Codec::None).producer(producer, 0, sequence);
-    for value in values {
-        builder.push(Record::new(TimestampMs(T0 + i64::from(sequence)), value));
+    for (key, value) in records {
+        builder.push(Record::keyed(TimestampMs(T0 + i64::from(sequence)), key, value));
     }
     builder.build()
 }
@@ -184,7 +237,7 @@ pub(crate) fn batch_of(producer: i64, sequence: i32, values: &[Vec<u8>; 2]) -> V
 pub(crate) fn run(fs: &SimFs, script: &[Op]) -> Run {
     let empty = Contents::default();
     let (before, after) = (empty.clone(), empty);
-    let mut run = Run { before, after, op: None, sequences: BTreeMap::new(), number: 0, job: None };
+    let mut run = Run { before, after, op: None, copies: Vec::new(), sequences: BTreeMap::new(), number: 0, job: None };
     let Ok(mut log) = reopen(fs) else { return run };
     for op in script {
         run.op = Some(*op);
@@ -263,7 +316,7 @@ impl Run {
                 log.advance_start(Offset(to)).map(drop).map_err(drop)
             }
             Op::Reset(to) => {
-                self.after = Contents { start: to, end: to, flushed: to, records: Vec::new() };
+                self.after = Contents::emptied(to);
                 log.reset_to(Offset(to)).map(drop).map_err(drop)
             }
             Op::Housekeeping(seconds, high_watermark) => {
@@ -277,6 +330,23 @@ impl Run {
                 };
                 work().map_err(drop)
             }
+            Op::Synced => {
+                log.set_options(LogOptions { flush: FlushPolicy::EachAppend, ..options() }).unwrap();
+                Ok(())
+            }
+            Op::Compact => {
+                self.after.compacted = self.after.end;
+                let usual = log.options().clone();
+                log.set_options(compacted()).unwrap();
+                let done = keep_all_house(log, NOW);
+                log.set_options(usual).unwrap();
+                done
+            }
+            Op::Copy => {
+                let place = format!("/data/copy-{}", self.copies.len());
+                self.copies.push((place.clone(), self.after.clone()));
+                log.snapshot(place).map(drop).map_err(drop)
+            }
             Op::Reopen | Op::Restart => unreachable!("these take the log"),
         }
     }
@@ -286,20 +356,23 @@ impl Run {
         self.number += 1;
         let producer = PRODUCERS[number % PRODUCERS.len()];
         let sequence = *self.sequences.entry(producer).or_default();
-        let values = [
-            format!("{}value {number}", "-".repeat(100)).into_bytes(),
-            format!("{}, {number}", "+".repeat(120)).into_bytes(),
+        let records = [
+            (format!("a{}", number % 3).into_bytes(), format!("{}value {number}", "-".repeat(90)).into_bytes()),
+            (format!("b{}", number % 4).into_bytes(), format!("{}, {number}", "+".repeat(120)).into_bytes()),
         ];
-        let batch = batch_of(producer, sequence, &values);
+        let batch = batch_of(producer, sequence, &records);
         self.before = self.after.clone();
         let base = self.after.end;
-        for (value, offset) in values.into_iter().zip(base..) {
-            self.after.records.push(Known { offset, base, value, epoch, producer, sequence });
+        for ((key, value), offset) in records.into_iter().zip(base..) {
+            self.after.records.push(Known { offset, base, key, value, epoch, producer, sequence });
         }
         self.after.end += 2;
         self.sequences.insert(producer, sequence + 2);
         let appended = log.append(NOW, LeaderEpoch(epoch), &batch).map_err(drop)?;
         assert_eq!((appended.first.0, appended.duplicate), (base, false));
+        if appended.durability == Durability::Synced {
+            self.after.flushed = self.after.end;
+        }
         Ok(())
     }
 
@@ -311,7 +384,7 @@ impl Run {
             self.after.start = found.start;
         }
         assert_eq!((found.start, found.end), (self.after.start, self.after.end), "{op:?}");
-        assert_eq!(found.records, self.after.between(self.after.start, i64::MAX), "{op:?}");
+        self.after.assert_holds(&found);
         self.after.flushed = found.flushed;
     }
 }
