@@ -34,6 +34,8 @@ pub(crate) struct Tidied {
 #[derive(Debug)]
 enum Change {
     Remove(String),
+    /// Make durable what was done before this, before what comes after.
+    Sync,
     /// Give the file of a complete replacement segment its final name.
     PutInPlace(SegmentFileName),
 }
@@ -63,9 +65,15 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
         SegmentFileState::Swap => first_cleaned.is_some_and(|first| name.base_offset >= first),
         SegmentFileState::Live => false,
     });
-    for name in given_up {
-        tidied.remove(name.to_string());
+    // First what was marked complete: without the incomplete one, which goes after that, it would count.
+    let (marked, incomplete): (Vec<_>, Vec<_>) =
+        given_up.into_iter().partition(|name| name.state == SegmentFileState::Swap);
+    let is_marked = !marked.is_empty();
+    marked.into_iter().for_each(|name| tidied.remove(name.to_string()));
+    if is_marked {
+        tidied.changes.push(Change::Sync);
     }
+    incomplete.into_iter().for_each(|name| tidied.remove(name.to_string()));
 
     // A compaction that was complete: its segments replace all that they cover.
     let swapped: Vec<_> = names.iter().filter(in_state(SegmentFileState::Swap)).copied().collect();
@@ -79,6 +87,10 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
         }
     }
     // Rising, and each segment's data file first: what is left after a crash covers nothing that was put in place.
+    if !swapped.is_empty() {
+        // What they cover is gone for good before nothing says any more that they cover it.
+        tidied.changes.push(Change::Sync);
+    }
     for name in swapped {
         tidied.leftovers.push(name.to_string());
         tidied.changes.push(Change::PutInPlace(name));
@@ -103,6 +115,7 @@ pub(crate) fn apply(place: &Place, tidied: &Tidied) -> Result<(), IoError> {
     for change in &tidied.changes {
         match change {
             Change::Remove(name) => place.remove(&place.dir.join(name))?,
+            Change::Sync => place.sync_dir()?,
             Change::PutInPlace(name) => {
                 let from = place.dir.join(name.to_string());
                 let to = place.path(name.base_offset, name.kind);

@@ -71,8 +71,10 @@ pub(crate) fn swap(
     }
 }
 
-/// Step 1.
+/// Step 1. The names that it changes are durable before: else a power cut could take the `.cleaned` file that gives up the
+/// segment, and leave one of its indexes as `.swap`, for the opening to put beside the old batches.
 fn mark_complete(place: &Place, new: &[Cleaned]) -> Result<(), IoError> {
+    place.sync_dir()?;
     for cleaned in new.iter().rev() {
         for kind in &cleaned.kinds {
             let from = path(place, cleaned.base, *kind, SegmentFileState::Cleaned);
