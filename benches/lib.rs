@@ -27,8 +27,10 @@ const SCANNED_BYTES: u64 = 64 << 20;
 /// One read, as a fetch of that size does it.
 const READ_BYTES: usize = 1 << 20;
 
-const NOW: TimestampMs = TimestampMs(1_700_000_000_000);
-const EPOCH: LeaderEpoch = LeaderEpoch(0);
+/// The time of all appends.
+pub const NOW: TimestampMs = TimestampMs(1_700_000_000_000);
+/// The epoch of all appends.
+pub const EPOCH: LeaderEpoch = LeaderEpoch(0);
 
 /// Something to measure.
 pub trait Subject {

@@ -1,5 +1,6 @@
 //! Building batches: for embedders, tools and tests. (A broker stores the batches that clients built.)
 
+use std::borrow::Cow;
 use std::io;
 
 use crate::batch::{Attributes, BatchHeader, CRC_START, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC};
@@ -46,7 +47,8 @@ impl<'a> Record<'a> {
 pub struct BatchBuilder {
     header: BatchHeader,
     codec: Codec,
-    records: Vec<u8>,
+    /// Room for the header, and the records behind it.
+    bytes: Vec<u8>,
 }
 
 impl BatchBuilder {
@@ -67,7 +69,7 @@ impl BatchBuilder {
             base_sequence: -1,
             record_count: 0,
         };
-        Self { header, codec, records: Vec::new() }
+        Self { header, codec, bytes: vec![0; HEADER_BYTES] }
     }
 
     /// Makes it the batch of an idempotent producer.
@@ -105,22 +107,38 @@ impl BatchBuilder {
         if self.header.record_count == 0 {
             self.header.base_timestamp = record.timestamp;
         }
-        let mut body = vec![0];
-        write_varlong(&mut body, record.timestamp.0.wrapping_sub(self.header.base_timestamp.0));
-        write_varint(&mut body, self.header.record_count);
-        write_sized(&mut body, record.key);
-        write_sized(&mut body, record.value);
-        write_varint(&mut body, length(record.headers.len()));
-        for (name, value) in record.headers {
-            write_sized(&mut body, Some(name.as_bytes()));
-            write_sized(&mut body, *value);
+        let timestamp_delta = record.timestamp.0.wrapping_sub(self.header.base_timestamp.0);
+        let (offset_delta, headers) = (self.header.record_count, record.headers);
+        let sized_headers =
+            headers.iter().map(|(name, value)| sized_bytes(Some(name.as_bytes())) + sized_bytes(*value));
+        let fixed = 1 + varlong_bytes(timestamp_delta) + varlong_bytes(offset_delta.into());
+        let content = sized_bytes(record.key) + sized_bytes(record.value) + varlong_bytes(length(headers.len()).into());
+        let body_bytes = fixed + content + sized_headers.sum::<usize>();
+        let out = &mut self.bytes;
+        write_varint(out, length(body_bytes));
+        out.push(0);
+        write_varlong(out, timestamp_delta);
+        write_varint(out, offset_delta);
+        write_sized(out, record.key);
+        write_sized(out, record.value);
+        write_varint(out, length(headers.len()));
+        for (name, value) in headers {
+            write_sized(out, Some(name.as_bytes()));
+            write_sized(out, *value);
         }
-        write_varint(&mut self.records, length(body.len()));
-        self.records.extend_from_slice(&body);
         self.header.last_offset_delta = self.header.record_count;
         self.header.record_count += 1;
         self.header.max_timestamp = self.header.max_timestamp.max(record.timestamp);
         self
+    }
+
+    /// The most bytes that a record takes in a batch.
+    pub(crate) fn record_bytes_max(record: &Record<'_>) -> usize {
+        /// Its length, attributes, two deltas and the number of its headers.
+        const AROUND_BYTES: usize = 5 + 1 + 10 + 5 + 5;
+        let headers =
+            record.headers.iter().map(|(name, value)| sized_bytes(Some(name.as_bytes())) + sized_bytes(*value));
+        AROUND_BYTES + sized_bytes(record.key) + sized_bytes(record.value) + headers.sum::<usize>()
     }
 
     /// The number of records so far.
@@ -130,7 +148,11 @@ impl BatchBuilder {
 
     /// The size of the records so far in bytes, before compression.
     pub fn records_bytes(&self) -> usize {
-        self.records.len()
+        self.records().len()
+    }
+
+    fn records(&self) -> &[u8] {
+        self.bytes.get(HEADER_BYTES..).unwrap_or_default()
     }
 
     /// The batch. Without records it is a header alone, as compaction leaves it behind.
@@ -150,17 +172,46 @@ impl BatchBuilder {
     /// # Panics
     /// If the batch would be larger than 2 GiB, which its length field cannot say.
     pub fn try_build(&self) -> io::Result<Vec<u8>> {
-        let compressed;
-        let records = if self.codec == Codec::None || self.header.record_count == 0 {
-            &self.records
-        } else {
-            compressed = compression::compress(self.codec, &self.records)?;
-            &compressed
+        if self.is_stored_as_it_is() {
+            return Ok([&self.header_of(self.records()), self.records()].concat());
+        }
+        let records = compression::compress(self.codec, self.records())?;
+        Ok([&self.header_of(&records), records.as_slice()].concat())
+    }
+
+    /// The batch without a copy of it, where nothing is compressed. The builder can go on after it.
+    pub(crate) fn build_in_place(&mut self) -> io::Result<Cow<'_, [u8]>> {
+        if !self.is_stored_as_it_is() {
+            return self.try_build().map(Cow::Owned);
+        }
+        let header = self.header_of(self.records());
+        if let Some(place) = self.bytes.first_chunk_mut() {
+            *place = header;
+        }
+        Ok(Cow::Borrowed(&self.bytes))
+    }
+
+    /// Takes the records out again. Their room is kept.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.truncate(HEADER_BYTES);
+        self.header = BatchHeader {
+            last_offset_delta: 0,
+            base_timestamp: TimestampMs::NONE,
+            max_timestamp: TimestampMs::NONE,
+            record_count: 0,
+            ..self.header
         };
+    }
+
+    fn is_stored_as_it_is(&self) -> bool {
+        self.codec == Codec::None || self.header.record_count == 0
+    }
+
+    fn header_of(&self, records: &[u8]) -> [u8; HEADER_BYTES] {
         let batch_length = length(HEADER_BYTES - LENGTH_PREFIX_BYTES + records.len());
         let mut header = BatchHeader { batch_length, ..self.header };
         header.crc = crc32c::crc32c_append(crc32c::crc32c(&header.encode()[CRC_START..]), records);
-        Ok([&header.encode(), records.as_slice()].concat())
+        header.encode()
     }
 }
 
@@ -168,6 +219,18 @@ impl BatchBuilder {
 fn write_sized(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     write_varint(out, bytes.map_or(-1, |bytes| length(bytes.len())));
     out.extend_from_slice(bytes.unwrap_or_default());
+}
+
+/// The length of what [`write_sized`] writes.
+fn sized_bytes(bytes: Option<&[u8]>) -> usize {
+    bytes.map_or(1, |bytes| varlong_bytes(length(bytes.len()).into()) + bytes.len())
+}
+
+/// The length of a zig-zag coded integer.
+fn varlong_bytes(value: i64) -> usize {
+    let coded = ((value << 1) ^ (value >> 63)).cast_unsigned();
+    let bits = u64::BITS - (coded | 1).leading_zeros();
+    bits.div_ceil(7) as usize
 }
 
 fn length(bytes: usize) -> i32 {

@@ -7,7 +7,10 @@
 
 use std::io::{self, BufReader};
 
-use crate::batch::{Attributes, BatchFault, BatchHeader, BatchView, CRC_START, HEADER_BYTES, MAGIC_END, TimestampType};
+use crate::batch::{
+    Attributes, BatchError, BatchFault, BatchHeader, BatchView, CRC_START, HEADER_BYTES, MAGIC_END, TimestampType,
+};
+use crate::builder::Record;
 use crate::checksum;
 use crate::compression::{self, Codec, CodecNotBuiltIn, TooMuchOutput};
 use crate::legacy::is_legacy;
@@ -57,6 +60,18 @@ impl Default for ProduceRules {
             requires_keys: false,
             decompressed_bytes_max: 256 * 1024 * 1024,
         }
+    }
+}
+
+impl ProduceRules {
+    /// Whether a record may break a rule on records; [`CheckedBatch::check`] has the last word.
+    pub(crate) fn may_refuse(&self, record: &Record<'_>, now: TimestampMs) -> bool {
+        let (before, after) = (self.timestamp_before_max_ms, self.timestamp_after_max_ms);
+        let timestamp = record.timestamp;
+        (self.requires_keys && record.key.is_none())
+            || timestamp.0 < 0
+            || timestamp.since(now) > after
+            || now.since(timestamp) > before
     }
 }
 
@@ -213,6 +228,13 @@ impl<B: AsRef<[u8]>> CheckedBatch<B> {
     /// The first rule broken by the batch; for rules on records, all records that break one.
     pub fn check(bytes: B, rules: &ProduceRules, now: TimestampMs) -> Result<Self, BatchRefused> {
         let header = check_bytes(bytes.as_ref(), rules, now)?;
+        Ok(Self { bytes, header })
+    }
+
+    /// A batch that was built here, of records that keep to the rules.
+    pub(crate) fn built(bytes: B, rules: &ProduceRules, now: TimestampMs) -> Result<Self, BatchError> {
+        let (batch, _) = BatchView::parse(bytes.as_ref())?;
+        let header = stored_header(&batch, rules.timestamp_type, batch.max_timestamp, now);
         Ok(Self { bytes, header })
     }
 

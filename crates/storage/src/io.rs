@@ -95,11 +95,18 @@ impl IoError {
 pub trait IoContext<T> {
     /// Says what was tried, as a verb, and on which path.
     fn context(self, verb: &'static str, path: &Path) -> Result<T, IoError>;
+
+    /// The same where nobody has the path at hand: it is put together only for an error.
+    fn context_at(self, verb: &'static str, path: impl FnOnce() -> PathBuf) -> Result<T, IoError>;
 }
 
 impl<T> IoContext<T> for io::Result<T> {
     fn context(self, verb: &'static str, path: &Path) -> Result<T, IoError> {
-        self.map_err(|source| IoError { verb, path: path.to_owned(), source })
+        self.context_at(verb, || path.to_owned())
+    }
+
+    fn context_at(self, verb: &'static str, path: impl FnOnce() -> PathBuf) -> Result<T, IoError> {
+        self.map_err(|source| IoError { verb, path: path(), source })
     }
 }
 

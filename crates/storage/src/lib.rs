@@ -79,6 +79,7 @@ mod options;
 mod producers;
 mod reader;
 mod record;
+mod record_buffer;
 mod records;
 mod recovery;
 pub mod repair;
@@ -127,6 +128,7 @@ pub use record::{
     Headers, RECORD_BYTES_MIN, RecordFault, RecordHeader, RecordView, Records, read_varint, read_varlong, write_varint,
     write_varlong,
 };
+pub use record_buffer::{BufferPolicy, Pushed, RecordBuffer};
 pub use records::{RecordReader, RecordsError, StoredRecord};
 pub use recovery::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedField};
 pub use shared_log::SharedLog;

@@ -197,7 +197,7 @@ impl Segment {
             }
             Ok(file)
         };
-        self.file.get(&self.place.open_files, open).context("open", &self.path())
+        self.file.get(&self.place.open_files, open).context_at("open", || self.path())
     }
 
     fn open_data(&self) -> io::Result<Arc<dyn File>> {
@@ -295,12 +295,12 @@ impl Segment {
     /// Whether the batch that the last time entry names has that time. The order of entries does not tell: a single one
     /// may say anything.
     pub(crate) fn confirms_last_time(&self, indexes: &Indexes) -> Result<bool, ReadError> {
-        let Some(last) = indexes.last_time().context("read an index of", &self.path())? else { return Ok(true) };
-        let from = indexes.position_of(last.offset).context("read an index of", &self.path())?;
+        let Some(last) = indexes.last_time().context_at("read an index of", || self.path())? else { return Ok(true) };
+        let from = indexes.position_of(last.offset).context_at("read an index of", || self.path())?;
         let file = self.file()?;
         let mut walk = Walk::small(&*file, from, self.len());
         loop {
-            match walk.next_header().context("read", &self.path())? {
+            match walk.next_header().context_at("read", || self.path())? {
                 Found::Batch(_, header) if header.last_offset() >= last.offset => {
                     return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
                 }
@@ -311,7 +311,7 @@ impl Segment {
         }
         let mut survey = self.survey(&*file, from, Offset::MAX);
         loop {
-            match survey.step().context("read", &self.path())? {
+            match survey.step().context_at("read", || self.path())? {
                 Step::Batch(Sound { header, .. }) if header.last_offset() >= last.offset => {
                     return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
                 }
@@ -363,7 +363,7 @@ impl Segment {
         if let Some(known) = self.known_largest_timestamp() {
             return Ok(known);
         }
-        let last = self.indexes()?.last_time().context("read an index of", &self.path())?;
+        let last = self.indexes()?.last_time().context_at("read an index of", || self.path())?;
         let largest = last.map_or(TimestampMs::NONE, |last| last.timestamp);
         self.largest_timestamp.store(largest.0, Ordering::Relaxed);
         Ok(largest)
@@ -371,7 +371,7 @@ impl Segment {
 
     /// Where to begin to look for the first record with this timestamp or a later one.
     pub(crate) fn offset_before(&self, timestamp: TimestampMs) -> Result<Offset, ReadError> {
-        let before = self.indexes()?.offset_before(timestamp).context("read an index of", &self.path())?;
+        let before = self.indexes()?.offset_before(timestamp).context_at("read an index of", || self.path())?;
         Ok(before)
     }
 
@@ -385,7 +385,7 @@ impl Segment {
             let from = self.position_near(&*file, target, len)?;
             let mut walk = Walk::small(&*file, from, len);
             let mut expected = self.base;
-            while let Found::Batch(position, header) = walk.next_header().context("read", &self.path())? {
+            while let Found::Batch(position, header) = walk.next_header().context_at("read", || self.path())? {
                 if header.base_offset() < expected {
                     break;
                 }
@@ -418,7 +418,7 @@ impl Segment {
             survey.verify();
         }
         loop {
-            match survey.step().context("read", &self.path())? {
+            match survey.step().context_at("read", || self.path())? {
                 Step::Batch(batch) if batch.header.last_offset() < target => {}
                 Step::Batch(batch) => {
                     if let Some(damaged) = self.mislabelled(&batch) {
@@ -454,7 +454,7 @@ impl Segment {
         let from = self.position_near(&*file, near, len)?;
         let mut walk = Walk::small(&*file, from, len);
         loop {
-            match walk.next_header().context("read", &self.path())? {
+            match walk.next_header().context_at("read", || self.path())? {
                 Found::Batch(position, header) if wanted(&header) => return Ok(Some(Located { position, header })),
                 Found::Batch(..) => {}
                 Found::End => return Ok(None),
@@ -463,7 +463,7 @@ impl Segment {
         }
         let mut survey = self.survey(&*file, from, Offset::MAX);
         loop {
-            match survey.step().context("read", &self.path())? {
+            match survey.step().context_at("read", || self.path())? {
                 Step::Batch(batch) if self.mislabelled(&batch).is_none() && wanted(&batch.header) => {
                     return Ok(Some(Located { position: batch.position, header: batch.header }));
                 }
@@ -482,7 +482,7 @@ impl Segment {
         let mut survey = self.survey(&*file, from, limit);
         let mut kept_end = None;
         loop {
-            match survey.step().context("read", &self.path())? {
+            match survey.step().context_at("read", || self.path())? {
                 Step::Batch(Sound { position, header, .. }) if header.last_offset() >= to => {
                     let first = if position == 0 { self.base } else { header.base_offset() };
                     return Ok((position, kept_end.unwrap_or(first)));
@@ -519,11 +519,11 @@ impl Segment {
     /// Where to begin to look for the batch that holds `near`: what the index says, if a batch confirms it.
     fn position_near(&self, file: &dyn File, near: Offset, len: u64) -> Result<u64, ReadError> {
         let indexes = self.indexes()?;
-        let position = indexes.position_of(near).context("read an index of", &self.path())?;
+        let position = indexes.position_of(near).context_at("read an index of", || self.path())?;
         if position == 0 {
             return Ok(0);
         }
-        let pointed_at = Walk::small(file, position, len).next_header().context("read", &self.path())?;
+        let pointed_at = Walk::small(file, position, len).next_header().context_at("read", || self.path())?;
         if matches!(&pointed_at, Found::Batch(_, header) if (self.base..=near).contains(&header.base_offset())) {
             return Ok(position);
         }
@@ -539,7 +539,7 @@ impl Segment {
             *current = Some(rebuilt.clone());
         }
         drop(current);
-        rebuilt.position_of(near).context("read an index of", &self.path()).map_err(ReadError::from)
+        rebuilt.position_of(near).context_at("read an index of", || self.path()).map_err(ReadError::from)
     }
 
     /// The whole batch at `position`, if its checksum is right.
@@ -555,7 +555,7 @@ impl Segment {
 
     /// Fills the buffer from `position`. The end of the file is damage: what is published is there.
     pub(crate) fn read(&self, buffer: &mut [u8], position: u64) -> Result<(), ReadError> {
-        let read = self.file()?.read_full_at(buffer, position).context("read", &self.path())?;
+        let read = self.file()?.read_full_at(buffer, position).context_at("read", || self.path())?;
         if read < buffer.len() {
             let (position, bytes) = (position + read as u64, (buffer.len() - read) as u64);
             let offsets = self.base..self.base;
@@ -592,7 +592,7 @@ impl Segment {
         let frame = Frame::whole(self.base, self.len(), Offset::MAX);
         let mut survey = Survey::new(&*file, frame).passing_over(self.damage.all());
         loop {
-            match survey.step().context("read", &self.path())? {
+            match survey.step().context_at("read", || self.path())? {
                 Step::Batch(batch) => writer.add(batch.position, &batch.header),
                 Step::Damage(_) => {}
                 Step::Zeros(_) | Step::End => break,
