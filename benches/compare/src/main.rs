@@ -71,7 +71,6 @@ fn syncs(quick: bool) {
             .with("highwater, growing file", synced::LogSync::growing(shape))
             .with("okaywal", Appends::<Okaywal>::new(&load))
             .with("raft-engine", Appends::<RaftEngine>::new(&load))
-            .with("mrecordlog", Appends::<Mrecordlog>::new(&load))
             .with("kafko", Appends::<Kafko>::new(&load))
             .run(quick);
     }

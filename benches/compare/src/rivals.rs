@@ -115,7 +115,8 @@ impl Rival for Commitlog {
     }
 }
 
-/// mrecordlog 0.4. It keeps all records in memory as well.
+/// mrecordlog 0.4. It keeps all records in memory as well, and in no file of its source is there a sync: what it calls so
+/// is the flush of a buffer.
 pub(crate) struct Mrecordlog {
     runtime: Runtime,
     log: MultiRecordLog,
@@ -123,9 +124,9 @@ pub(crate) struct Mrecordlog {
 
 impl Rival for Mrecordlog {
     fn open(directory: &Path, load: &Load) -> Self {
+        assert!(!load.synced, "it has no sync");
         let runtime = runtime();
-        let policy =
-            if load.synced { SyncPolicy::OnAppend } else { SyncPolicy::OnDelay(Duration::from_secs(1_000_000)) };
+        let policy = SyncPolicy::OnDelay(Duration::from_secs(1_000_000));
         let log = runtime.block_on(async {
             let mut log = MultiRecordLog::open_with_prefs(directory, policy).await.expect("an empty directory");
             log.create_queue("queue").await.expect("a new queue");

@@ -553,7 +553,7 @@ impl Log {
 
     /// Makes it durable that the log is not as its last clean close left it. Before the first change of any kind.
     pub(crate) fn mark_dirty(&mut self) -> Result<(), IoError> {
-        if self.state.last().is_some_and(|state| !state.clean) {
+        if self.state.says_unclean() {
             return Ok(());
         }
         self.record_state(self.start(), self.recovery_point, self.flush_mark())
@@ -574,7 +574,7 @@ impl Log {
     ) -> Result<(), IoError> {
         let (end, topic_id) = (self.end(), self.topic_id);
         let state = LogState { clean: false, sync_failed: false, log_start, recovery_point, end, topic_id, mark };
-        let was_clean = self.state.last().is_none_or(|last| last.clean);
+        let was_clean = !self.state.says_unclean();
         let recorded = self.state.record(&self.place, state);
         recorded.inspect_err(|error| self.close_if_sync_failed(error))?;
         if was_clean {

@@ -26,17 +26,31 @@ struct Inner {
     reader: LogReader,
     /// The log's rules for batches, to check them without its lock.
     rules: RwLock<ProduceRules>,
-    /// Whether a thread is syncing, or about to.
-    has_leader: Mutex<bool>,
+    commit: Mutex<Commit>,
     synced: Condvar,
 }
+
+/// Who waits for a sync, and whether one is under way.
+#[derive(Debug, Default)]
+struct Commit {
+    /// A thread is syncing, or about to.
+    has_leader: bool,
+    /// Threads that wait for their records to be synced, the one that syncs among them.
+    waiting: usize,
+    /// As many waited when the last sync ended. Those whose records it synced are likely to be back in a moment.
+    expected: usize,
+}
+
+/// How often a thread that is about to sync lets others go first, while fewer wait than when the last sync ended: those
+/// that it let go would miss this one, and half of all threads would take turns with the other half.
+const YIELDS_MAX: usize = 32;
 
 impl SharedLog {
     /// Shares a log.
     pub fn new(log: Log) -> Self {
         let (reader, rules) = (log.reader(), RwLock::new(log.options().rules.clone()));
         let log = Mutex::new(Some(log));
-        Self { inner: Arc::new(Inner { log, reader, rules, has_leader: Mutex::new(false), synced: Condvar::new() }) }
+        Self { inner: Arc::new(Inner { log, reader, rules, commit: Mutex::default(), synced: Condvar::new() }) }
     }
 
     /// Checks a producer's batch and appends it, as [`Log::append`]; waits for a sync if the log's policy wants one.
@@ -147,13 +161,14 @@ impl SharedLog {
         })
     }
 
-    fn has_leader(&self) -> MutexGuard<'_, bool> {
-        self.inner.has_leader.lock().unwrap_or_else(PoisonError::into_inner)
+    fn commit(&self) -> MutexGuard<'_, Commit> {
+        self.inner.commit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until all below `upto` is synced, and syncs if nobody else does.
     fn wait_for_sync(&self, upto: Offset, generation: u64) -> Result<(), AppendError> {
-        let mut has_leader = self.has_leader();
+        let _waiting = Waiting::new(self);
+        let mut commit = self.commit();
         loop {
             let reader = &self.inner.reader;
             if reader.generation() != generation {
@@ -163,20 +178,28 @@ impl SharedLog {
                 return Ok(());
             }
             reader.usable()?;
-            if *has_leader {
-                has_leader = self.inner.synced.wait(has_leader).unwrap_or_else(PoisonError::into_inner);
+            if commit.has_leader {
+                commit = self.inner.synced.wait(commit).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            *has_leader = true;
-            drop(has_leader);
+            commit.has_leader = true;
             let leader = Leader { log: self };
+            for _ in 0..YIELDS_MAX {
+                if commit.waiting >= commit.expected {
+                    break;
+                }
+                drop(commit);
+                std::thread::yield_now();
+                commit = self.commit();
+            }
+            drop(commit);
             let synced = self.sync();
             drop(leader);
             if let Err(AppendError::Io(error)) = synced {
                 return Err(error.into());
             }
             // Otherwise the marks and the fence tell: what this sync did not do, closing the log may have done.
-            has_leader = self.has_leader();
+            commit = self.commit();
         }
     }
 
@@ -189,6 +212,24 @@ impl SharedLog {
     }
 }
 
+/// A thread that waits.
+struct Waiting<'a> {
+    log: &'a SharedLog,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(log: &'a SharedLog) -> Self {
+        log.commit().waiting += 1;
+        Self { log }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.log.commit().waiting -= 1;
+    }
+}
+
 /// The thread that syncs. However it ends, another one may.
 struct Leader<'a> {
     log: &'a SharedLog,
@@ -196,7 +237,10 @@ struct Leader<'a> {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        *self.log.has_leader() = false;
+        let mut commit = self.log.commit();
+        commit.has_leader = false;
+        commit.expected = commit.waiting;
+        drop(commit);
         self.log.inner.synced.notify_all();
     }
 }

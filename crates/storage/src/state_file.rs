@@ -21,6 +21,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use byteorder::{BigEndian, ByteOrder};
@@ -91,6 +92,8 @@ pub(crate) struct StateFile {
     /// Open while it is written to, within the bound on open files: a mark is to cost one write.
     file: Arc<FileSlot>,
     slots: Mutex<Slots>,
+    /// Whether it says that the log is not as its last clean close left it; asked before each append.
+    says_unclean: AtomicBool,
 }
 
 /// What is in the slots, and which are next.
@@ -120,7 +123,8 @@ impl StateFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("open", &path),
         }
-        Ok(Self { path, file: Arc::default(), slots: Mutex::new(slots) })
+        let says_unclean = AtomicBool::new(slots.last.is_some_and(|last| !last.clean));
+        Ok(Self { path, file: Arc::default(), slots: Mutex::new(slots), says_unclean })
     }
 
     /// What was last read or written.
@@ -131,6 +135,12 @@ impl StateFile {
     /// Takes what the file says for nothing: it is not about this log.
     pub(crate) fn disown(&self) {
         self.slots().last = None;
+        self.says_unclean.store(false, Ordering::Release);
+    }
+
+    /// Whether the log is marked as not closed well.
+    pub(crate) fn says_unclean(&self) -> bool {
+        self.says_unclean.load(Ordering::Acquire)
     }
 
     /// What was read is to be written again by the next [`StateFile::record`], even if it stays the same.
@@ -159,6 +169,7 @@ impl StateFile {
         slots.sequence += 1;
         slots.last = Some(content);
         slots.is_durable = true;
+        self.says_unclean.store(!content.clean, Ordering::Release);
         Ok(())
     }
 
@@ -200,6 +211,7 @@ impl StateFile {
         let content = LogState { sync_failed: true, clean: false, ..last };
         if let Ok(file) = slots.write_mark(&content, || self.file(place)) {
             let _ = file.sync_data();
+            self.says_unclean.store(true, Ordering::Release);
         }
         slots.is_durable = false;
     }

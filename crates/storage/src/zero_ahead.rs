@@ -122,7 +122,7 @@ impl Log {
     /// The next zeros to write, if the policy syncs appends and there are few ahead of the end.
     pub(crate) fn zeros_due(&mut self) -> Option<ZeroJob> {
         let ahead = u64::from(self.options.zero_ahead_bytes);
-        let is_written_to = self.state.last().is_some_and(|state| !state.clean);
+        let is_written_to = self.state.says_unclean();
         if self.options.flush == FlushPolicy::None || ahead == 0 || !is_written_to {
             return None;
         }
