@@ -184,8 +184,9 @@ impl Examined {
         let mut epochs = self.epochs.take().unwrap_or_default();
         epochs.truncate_from_end(self.end);
         epochs.truncate_from_start(self.start);
-        // A new log has no epochs and needs no file that says so.
-        let none_needed = self.report.created && epochs.is_empty() && self.epochs_on_disk.is_none();
+        // A new log has no epochs and needs no file that says so; nor does one with messages from before there were any.
+        let none_needed = epochs.is_empty() && self.epochs_on_disk.is_none();
+        self.report.epochs_rebuilt &= !none_needed;
         let mut epochs_written = none_needed || self.epochs_on_disk.as_ref() == Some(&epochs);
         if self.report.epochs_rebuilt {
             epochs_written = match write_epochs(&self.place, epochs.entries()) {

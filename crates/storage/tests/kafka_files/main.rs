@@ -2,6 +2,7 @@
 //! (`tests/data/README.md`): first the files as they lie there, then logs opened on copies of them.
 
 mod case;
+mod damaged;
 mod files;
 mod logs;
 mod roots;

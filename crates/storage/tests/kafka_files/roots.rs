@@ -6,20 +6,23 @@ use std::sync::Arc;
 use highwater_storage::checkpoint::read_offsets;
 use highwater_storage::data_dir::{DataDir, DataDirOptions};
 use highwater_storage::fs::OsFs;
-use highwater_storage::{Log, LogOptions, LogReader, Offset, ReadLimit, TimestampMs, TopicPartition, batches};
+use highwater_storage::{
+    Log, LogOptions, LogReader, Offset, ReadLimit, RecoveryReport, TimestampMs, TopicPartition, batches,
+};
 use serde_json::{Map, Value, json};
 
 use crate::case::{CASES, Partition, Root, copy_files, roots};
 use crate::rows::{RECORDS_BYTES_MAX, snapshot_rows};
 
 /// A root opened as a broker would, and its logs in the order of the root's partitions.
-struct Opened {
-    _copy: tempfile::TempDir,
-    data: DataDir,
-    logs: Vec<Log>,
+pub(crate) struct Opened {
+    pub(crate) copy: tempfile::TempDir,
+    pub(crate) data: DataDir,
+    pub(crate) logs: Vec<Log>,
+    pub(crate) reports: Vec<RecoveryReport>,
 }
 
-fn open(root: &Root) -> Opened {
+pub(crate) fn open(root: &Root) -> Opened {
     let copy = tempfile::tempdir().expect("a directory");
     copy_files(&root.dir, copy.path());
     for partition in &root.partitions {
@@ -32,13 +35,14 @@ fn open(root: &Root) -> Opened {
     assert_eq!(report.warnings, [], "{}", root.id);
     let properties = &root.expected["meta_properties"];
     assert_eq!(json!(report.cluster_id), properties["cluster.id"], "{}", root.id);
-    let logs = root.partitions.iter().map(|partition| open_log(&data, copy.path(), partition)).collect();
-    Opened { _copy: copy, data, logs }
+    let opened = root.partitions.iter().map(|partition| open_log(&data, copy.path(), partition));
+    let (logs, reports) = opened.unzip();
+    Opened { copy, data, logs, reports }
 }
 
 fn node_id(root: &Value) -> i32 {
     let properties = &root["meta_properties"];
-    let id = properties["node.id"].as_str().or(properties["broker.id"].as_str()).expect("a node id");
+    let id = properties["node.id"].as_str().or_else(|| properties["broker.id"].as_str()).expect("a node id");
     id.parse().expect("a number")
 }
 
@@ -47,7 +51,7 @@ fn topic_partition(partition: &Partition) -> TopicPartition {
     TopicPartition::new(topic, i32::try_from(partition.number("partition")).expect("small"))
 }
 
-fn open_log(data: &DataDir, root: &Path, partition: &Partition) -> Log {
+fn open_log(data: &DataDir, root: &Path, partition: &Partition) -> (Log, RecoveryReport) {
     let id = &partition.id;
     let topic_partition = topic_partition(partition);
     let found = data.partitions().iter().find(|found| found.topic_partition == topic_partition);
@@ -58,8 +62,7 @@ fn open_log(data: &DataDir, root: &Path, partition: &Partition) -> Log {
     let options = LogOptions { segment_bytes: 4096, index_interval_bytes: 512, ..LogOptions::default() };
     let (log, report) =
         Log::open_with(Arc::new(OsFs), &found.dir, options, hints).unwrap_or_else(|error| panic!("{id}: {error}"));
-    assert_eq!(report.clean, data.was_clean(), "{id}");
-    log
+    (log, report)
 }
 
 /// Offsets of records, in the ranges that `expected.json` gives: neighbours are joined.
@@ -171,8 +174,8 @@ fn logs_answer_as_the_broker_did() {
             }
             if let Some([timestamp, offset]) = broker["max_timestamp"].as_array().map(Vec::as_slice) {
                 let found = reader.max_timestamp(high_watermark).expect("an answer");
-                let found = found.map_or(json!([-1, -1]), |found| json!([found.timestamp.0, found.offset.0]));
-                assert_eq!(found, json!([timestamp, offset]), "{id}");
+                let found = found.map_or((-1, -1), |found| (found.timestamp.0, found.offset.0));
+                assert_eq!(json!(found), json!([timestamp, offset]), "{id}");
                 answers += 1;
             }
             let stable = Offset(broker["last_stable_offset"].as_i64().expect("an offset"));

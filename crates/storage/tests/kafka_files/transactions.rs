@@ -192,7 +192,8 @@ fn fetches_are_told_of_the_aborted_transactions_that_kafka_tells_of() {
             let behind = batch[13].as_i64().expect("a position") + bytes;
             let index = segments[at]["index"].as_array().expect("rows").iter();
             let mut behind = index.filter(|row| row[1].as_i64() >= Some(behind)).map(|row| row[0].as_i64());
-            let segment_end = segments.get(at + 1).map_or(Some(log.end().0), |next| next["base_offset"].as_i64());
+            let segment_end =
+                segments.get(at + 1).map_or_else(|| Some(log.end().0), |next| next["base_offset"].as_i64());
             let upper = behind.next().unwrap_or(segment_end).expect("an offset");
             let list = |upper| {
                 let aborted = log.reader().aborted_transactions(Offset(asked), Offset(upper)).expect("they are read");
