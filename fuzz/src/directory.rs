@@ -84,10 +84,19 @@ pub(crate) struct Readable {
 
 impl Readable {
     pub(crate) fn of(log: &Log) -> Self {
+        Self::within(log, ReadLimit::bytes(1 << 16))
+    }
+
+    /// With checksums held against the bytes.
+    pub(crate) fn verified(log: &Log) -> Self {
+        Self::within(log, ReadLimit::bytes(1 << 16).verified())
+    }
+
+    fn within(log: &Log, limit: ReadLimit) -> Self {
         let mut found = Self::default();
         let mut from = log.start();
         while from < log.end() {
-            match log.read(from, ReadLimit::bytes(1 << 16)) {
+            match log.read(from, limit) {
                 Ok(fetched) => {
                     if fetched.bytes.is_empty() {
                         // Only offsets without a record are left: compaction may have taken the last ones.

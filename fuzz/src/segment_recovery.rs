@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use highwater_storage::fs::{Fs, SimFs};
 use highwater_storage::{LeaderEpoch, LogOptions, Offset};
 
-use crate::directory::{any_directory, unpack};
+use crate::directory::{Readable, any_directory, unpack};
 use crate::input::Input;
-use crate::model::{DIR, Model, disk, open, options};
+use crate::model::{DIR, Model, NOW, batch, disk, open, options};
 
 /// Bytes at the front that decide on the log's options, how the program ends, and the damage.
 const END_BYTES: usize = 12;
@@ -54,13 +54,13 @@ pub fn run(data: &[u8]) {
             damage_side_file(&fs, &mut end);
         }
         1 => {
-            let recovery_point = log.recovery_point();
+            let (recovery_point, flushed) = (log.recovery_point(), log.flushed());
             drop(log);
             fs = fs.kill();
             if end.flag() {
                 damage_side_file(&fs, &mut end);
-            } else {
-                damage_log(&fs, &mut model, recovery_point, &mut end);
+            } else if let Some(rotten) = damage_log(&fs, &options, &mut model, [recovery_point, flushed], &mut end) {
+                return rot(&fs, &options, &model, rotten, &mut input);
             }
         }
         _ => {
@@ -140,16 +140,23 @@ fn damage_side_file(fs: &SimFs, input: &mut Input<'_>) {
     }
 }
 
-/// Spoils one batch at or above the recovery point, or what follows the last one. The log must end before it.
-fn damage_log(fs: &SimFs, model: &mut Model, recovery_point: Offset, input: &mut Input<'_>) {
-    let doubted = model.batches.iter().position(|batch| batch.base >= recovery_point);
+/// Spoils one batch at or above the recovery point, or what follows the last one. If the batch was flushed this is rot, and
+/// its number is returned; else the log must end before it.
+fn damage_log(
+    fs: &SimFs,
+    options: &LogOptions,
+    model: &mut Model,
+    [recovery_point, flushed]: [Offset; 2],
+    input: &mut Input<'_>,
+) -> Option<usize> {
+    let doubted = model.batches.iter().position(|batch| batch.base >= recovery_point)?;
     let logs = files(fs, |name| name.ends_with(".log"));
-    let Some(doubted) = doubted else { return };
     if input.below(6) == 0 {
         // What follows the last batch is no batch.
         let with = input.byte();
         let last = logs.last().expect("a log has a segment");
-        return spoil(fs, last, |bytes| bytes.extend(vec![with; 1 + usize::from(with)]));
+        spoil(fs, last, |bytes| bytes.extend(vec![with; 1 + usize::from(with)]));
+        return None;
     }
     let victim = doubted + input.below(model.batches.len() - doubted);
     let batch = model.batches[victim].clone();
@@ -164,17 +171,59 @@ fn damage_log(fs: &SimFs, model: &mut Model, recovery_point: Offset, input: &mut
         _ => 21 + input.below(batch.bytes.len() - 21),
     };
     let with = input.byte() | 1;
+    let was_flushed = batch.next <= flushed;
     match input.below(4) {
-        0 => spoil(fs, segment, |bytes| bytes.truncate(before + inside)),
-        1 => spoil(fs, segment, |bytes| bytes[before + inside..].fill(0)),
+        0 if !was_flushed => spoil(fs, segment, |bytes| bytes.truncate(before + inside)),
+        1 if !was_flushed => spoil(fs, segment, |bytes| bytes[before + inside..].fill(0)),
         _ => spoil(fs, segment, |bytes| bytes[before + inside] ^= with),
     }
     let spoilt = read(fs, segment);
     let now = spoilt.get(before..before + batch.bytes.len());
     // Zeros may have been zeros before, and nothing is spoilt then.
-    if now != Some(&batch.bytes[..]) {
+    if now == Some(&batch.bytes[..]) {
+        return None;
+    }
+    if was_flushed {
+        return Some(victim);
+    }
+    // A length or a format version can be put right where only one value fits; the bytes are held against the list later.
+    let is_covered = !(8..12).contains(&inside) && inside != 16;
+    if is_covered || open(&fs.process_crash_image(), options).0.end() != model.end() {
         model.cut(batch.base);
     }
+    None
+}
+
+/// A log one batch of which has rotted: all others are there, the end stays, and it goes on like that.
+fn rot(fs: &SimFs, options: &LogOptions, model: &Model, rotten: usize, input: &mut Input<'_>) {
+    let (mut log, report) = open(fs, options);
+    assert_eq!((&report.cut, log.end()), (&None, model.end()), "rot cuts nothing");
+    let found = Readable::verified(&log);
+    let without = |left_out: Option<usize>| -> Vec<u8> {
+        let batches = model.batches.iter().enumerate().filter(|(at, _)| Some(*at) != left_out);
+        batches.flat_map(|(_, batch)| batch.bytes.iter().copied()).collect()
+    };
+    // Its length and its format version can be put right where only one value fits.
+    assert!(
+        found.bytes == without(Some(rotten)) || found.bytes == without(None),
+        "more than the batch that has rotted cannot be read: {} bytes of {} are, without {:?}, {report:?}",
+        found.bytes.len(),
+        without(None).len(),
+        model.batches[rotten].base..model.batches[rotten].next,
+    );
+    let (bytes, _) = batch(input);
+    let epoch = log.latest_epoch().max(LeaderEpoch(0));
+    assert_eq!(log.append(NOW, epoch, &bytes).expect("a good batch is taken").first, model.end());
+    let (end, found) = (log.end(), Readable::verified(&log));
+    drop(log);
+    let fs = fs.kill();
+    let (log, report) = open(&fs, options);
+    assert_eq!((report.cut, log.end()), (None, end), "rot cuts nothing when the log is opened again");
+    assert!(Readable::verified(&log) == found, "opened again it is another log");
+    log.close().expect("the simulated disk works");
+    let (log, report) = open(&fs, options);
+    assert!(report.clean && log.end() == end, "a log that was closed is another");
+    assert!(Readable::verified(&log) == found, "after a close it is another log");
 }
 
 /// A segment of any bytes.
