@@ -427,6 +427,8 @@ impl BrokerShared {
             (Checkpoint::RecoveryPoints, config.recovery_point_checkpoint_interval_ms),
             (Checkpoint::LogStarts, config.log_start_checkpoint_interval_ms),
             (Checkpoint::HighWatermarks, config.high_watermark_checkpoint_interval_ms),
+            // Of a lost one no more comes than compacting again.
+            (Checkpoint::CleanerOffsets, config.log_start_checkpoint_interval_ms),
         ];
         for (which, interval_ms) in checkpoints {
             services.spawn(Arc::clone(self).checkpoint_every(which, Duration::from_millis(interval_ms.max(1))));
@@ -465,6 +467,7 @@ impl BrokerShared {
             tokio::time::sleep(Duration::from_millis(50)).await;
             self.checkpoint(Checkpoint::RecoveryPoints).await;
             self.checkpoint(Checkpoint::LogStarts).await;
+            self.checkpoint(Checkpoint::CleanerOffsets).await;
         }
     }
 

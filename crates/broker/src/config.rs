@@ -108,6 +108,14 @@ pub struct BrokerConfig {
     pub log_start_checkpoint_interval_ms: u64,
     /// `log.retention.check.interval.ms`.
     pub retention_check_interval_ms: u64,
+    /// `log.cleaner.enable`: whether topics with `cleanup.policy=compact` are compacted.
+    pub cleaner_enable: bool,
+    /// `log.cleaner.dedupe.buffer.size`: the keys of all compactions that are under way, in bytes, 24 for each key.
+    pub cleaner_dedupe_buffer_bytes: u64,
+    /// `log.cleaner.io.buffer.size`: what a compaction reads at a time, in bytes.
+    pub cleaner_io_buffer_bytes: u32,
+    /// `log.cleaner.backoff.ms`: how long a log is left alone in which nothing was old enough to be compacted.
+    pub cleaner_backoff_ms: i64,
     /// `highwater.background.flush.ms`: every log is synced so often, which bounds the scan after a crash.
     pub background_flush_ms: u64,
     /// `num.recovery.threads.per.data.dir`: logs opened at a time.
@@ -164,6 +172,10 @@ impl Default for BrokerConfig {
             recovery_point_checkpoint_interval_ms: 60_000,
             log_start_checkpoint_interval_ms: 60_000,
             retention_check_interval_ms: 300_000,
+            cleaner_enable: true,
+            cleaner_dedupe_buffer_bytes: 128 << 20,
+            cleaner_io_buffer_bytes: 512 << 10,
+            cleaner_backoff_ms: 15_000,
             background_flush_ms: 5_000,
             recovery_threads: 2,
             producer_id_expiration_ms: 86_400_000,

@@ -79,6 +79,8 @@ pub(crate) struct Marks {
     pub(crate) recovery_point: Offset,
     pub(crate) log_start: Offset,
     pub(crate) high_watermark: Offset,
+    /// How far the log is compacted, if it is to be.
+    pub(crate) cleaner_offset: Option<Offset>,
 }
 
 /// A leader's answer with what it belongs to.
@@ -257,10 +259,14 @@ impl Hosted {
     /// What the root's checkpoints say about it; `None` once it is closed.
     pub(crate) fn marks(&self) -> Option<Marks> {
         self.owner.look(|core| {
-            core.partition.as_ref().map(|partition| Marks {
-                recovery_point: partition.log().recovery_point(),
-                log_start: partition.log().start(),
-                high_watermark: partition.status().high_watermark,
+            core.partition.as_ref().map(|partition| {
+                let log = partition.log();
+                Marks {
+                    recovery_point: log.recovery_point(),
+                    log_start: log.start(),
+                    high_watermark: partition.status().high_watermark,
+                    cleaner_offset: log.options().compaction.is_some().then(|| log.cleaner_offset()),
+                }
             })
         })
     }

@@ -77,6 +77,7 @@ impl Opened {
 impl Partitions {
     /// No partitions yet.
     pub(crate) fn new(services: Arc<Services>, fs: Arc<dyn Fs>, data: DataDir) -> Self {
+        let shared_options = topic_options::shared(&services.config);
         Self {
             services,
             fs,
@@ -84,7 +85,7 @@ impl Partitions {
             hosted: RwLock::default(),
             offline: RwLock::default(),
             known: Mutex::default(),
-            shared_options: LogOptions::default(),
+            shared_options,
         }
     }
 
@@ -443,11 +444,12 @@ impl Partitions {
         for hosted in self.all() {
             if let Some(marks) = hosted.marks() {
                 let offset = match which {
-                    Checkpoint::RecoveryPoints => marks.recovery_point,
-                    Checkpoint::LogStarts => marks.log_start,
-                    Checkpoint::HighWatermarks => marks.high_watermark,
+                    Checkpoint::RecoveryPoints => Some(marks.recovery_point),
+                    Checkpoint::LogStarts => Some(marks.log_start),
+                    Checkpoint::HighWatermarks => Some(marks.high_watermark),
+                    Checkpoint::CleanerOffsets => marks.cleaner_offset,
                 };
-                offsets.insert(hosted.topic_partition().clone(), offset);
+                offsets.extend(offset.map(|offset| (hosted.topic_partition().clone(), offset)));
             }
         }
         let Some(data) = &*self.data() else { return };
@@ -505,6 +507,8 @@ impl Partitions {
         write_checkpoint(&data, Checkpoint::HighWatermarks, &of(|marks| marks.high_watermark))?;
         write_checkpoint(&data, Checkpoint::RecoveryPoints, &recovery_points)?;
         write_checkpoint(&data, Checkpoint::LogStarts, &of(|marks| marks.log_start))?;
+        let compacted = marks.iter().filter_map(|(of, marks)| Some((of.clone(), marks.cleaner_offset?))).collect();
+        write_checkpoint(&data, Checkpoint::CleanerOffsets, &compacted)?;
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
@@ -577,6 +581,7 @@ pub(crate) enum Checkpoint {
     RecoveryPoints,
     LogStarts,
     HighWatermarks,
+    CleanerOffsets,
 }
 
 fn write_checkpoint(
@@ -588,6 +593,7 @@ fn write_checkpoint(
         Checkpoint::RecoveryPoints => data.write_recovery_points(offsets),
         Checkpoint::LogStarts => data.write_log_starts(offsets),
         Checkpoint::HighWatermarks => data.write_high_watermarks(offsets),
+        Checkpoint::CleanerOffsets => data.write_cleaner_offsets(offsets),
     };
     written.map_err(|error| ShutdownError::Directory(error.to_string()))
 }

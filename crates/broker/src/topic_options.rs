@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use highwater_replication::{BrokerEpoch, ReplicaConfig};
-use highwater_storage::{FlushPolicy, LogOptions, ProduceRules, TimestampType};
+use highwater_storage::{CompactionMemory, CompactionOptions, FlushPolicy, LogOptions, ProduceRules, TimestampType};
 
 use crate::config::{BrokerConfig, TimestampSource, TopicConfig};
 
@@ -19,10 +19,30 @@ pub(crate) fn of_topic(broker: &BrokerConfig, topic: &str, overrides: &BTreeMap<
     }
 }
 
+/// What all logs are told: with the memory that compactions share.
+pub(crate) fn shared(broker: &BrokerConfig) -> LogOptions {
+    let compaction = CompactionOptions {
+        io_buffer_bytes: broker.cleaner_io_buffer_bytes,
+        backoff_ms: broker.cleaner_backoff_ms,
+        memory: CompactionMemory::bounded(broker.cleaner_dedupe_buffer_bytes),
+        ..CompactionOptions::default()
+    };
+    LogOptions { compaction: Some(compaction), ..LogOptions::default() }
+}
+
 /// What its logs are told. The log never syncs by itself here: the replica asks for syncs, which run on their own
 /// threads.
 pub(crate) fn log_options(broker: &BrokerConfig, topic: &TopicConfig, shared: &LogOptions) -> LogOptions {
+    let is_compacted = topic.cleanup_policy.compact && broker.cleaner_enable;
+    let compaction = shared.compaction.clone().filter(|_| is_compacted).map(|shared| CompactionOptions {
+        delete_retention_ms: topic.delete_retention_ms,
+        min_cleanable_dirty_ratio: topic.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms: topic.min_compaction_lag_ms,
+        max_compaction_lag_ms: topic.max_compaction_lag_ms,
+        ..shared
+    });
     LogOptions {
+        compaction,
         segment_bytes: topic.segment_bytes,
         segment_ms: topic.segment_ms,
         segment_jitter_ms: topic.segment_jitter_ms,

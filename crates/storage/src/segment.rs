@@ -143,6 +143,7 @@ impl Segment {
     /// Its files have their names.
     pub(crate) fn in_place(&self) {
         self.unload_indexes();
+        self.transactions.unload();
         self.in_swap.store(false, Ordering::SeqCst);
     }
 

@@ -80,7 +80,11 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
     let covered = covered_by(&*place.fs, &place.dir, &swapped)?;
     let mut live: BTreeMap<Offset, Vec<SegmentFile>> = BTreeMap::new();
     for name in names.iter().filter(in_state(SegmentFileState::Live)) {
-        if covered.as_ref().is_some_and(|covered| covered.contains(&name.base_offset)) {
+        // A transaction index may have got its name before the data did. One of the segment that was replaced tells of
+        // more than is left, which does no harm; without one, records of aborted transactions would be taken for others.
+        let may_be_new = name.kind == SegmentFile::TransactionIndex
+            && covered.iter().any(|covered| covered.start == name.base_offset);
+        if !may_be_new && covered.iter().any(|covered| covered.contains(&name.base_offset)) {
             tidied.remove(name.to_string());
         } else {
             live.entry(name.base_offset).or_default().push(name.kind);
@@ -153,13 +157,14 @@ pub(crate) fn is_temporary(name: &str) -> bool {
         .is_some_and(|name| [EPOCHS_FILE, STATE_FILE].contains(&name) || SegmentFileName::parse(name).is_some())
 }
 
-/// The base offsets that complete replacement segments stand for.
+/// The base offsets that complete replacement segments stand for, each those of its own batches: between two of them there
+/// may be one that is in place already.
 pub(crate) fn covered_by(
     fs: &dyn Fs,
     dir: &Path,
     swapped: &[SegmentFileName],
-) -> Result<Option<std::ops::Range<Offset>>, IoError> {
-    let mut covered: Option<std::ops::Range<Offset>> = None;
+) -> Result<Vec<std::ops::Range<Offset>>, IoError> {
+    let mut covered = Vec::new();
     for name in swapped.iter().filter(|name| name.kind == SegmentFile::Log) {
         let path = dir.join(name.to_string());
         let file = fs.open(&path, OpenMode::Read).context("open", &path)?;
@@ -169,8 +174,7 @@ pub(crate) fn covered_by(
         while let Found::Batch(_, header) = walk.next_header().context("read", &path)? {
             end = end.max(header.next_offset());
         }
-        let start = covered.as_ref().map_or(name.base_offset, |covered| covered.start);
-        covered = Some(start..covered.map_or(end, |covered| covered.end.max(end)));
+        covered.push(name.base_offset..end);
     }
     Ok(covered)
 }

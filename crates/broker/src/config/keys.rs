@@ -358,6 +358,36 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         "Milliseconds between looks for segments to delete."
     ),
     broker_key!(
+        "log.cleaner.enable",
+        Boolean,
+        cleaner_enable,
+        "Whether topics with cleanup.policy=compact are compacted."
+    ),
+    broker_key!(
+        "log.cleaner.dedupe.buffer.size",
+        Long,
+        cleaner_dedupe_buffer_bytes,
+        1024,
+        I64,
+        "Bytes for the keys of all compactions under way: 24 and a ninth for each key. Taken as they are needed."
+    ),
+    broker_key!(
+        "log.cleaner.io.buffer.size",
+        Int,
+        cleaner_io_buffer_bytes,
+        1,
+        I32,
+        "Bytes a compaction reads and writes at a time."
+    ),
+    broker_key!(
+        "log.cleaner.backoff.ms",
+        Long,
+        cleaner_backoff_ms,
+        0,
+        I64,
+        "Milliseconds before another look at a log in which nothing was old enough to compact."
+    ),
+    broker_key!(
         "highwater.background.flush.ms",
         Long,
         background_flush_ms,

@@ -119,6 +119,57 @@ async fn retention_takes_old_segments_below_the_high_watermark() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compacted_topic_keeps_the_last_value_of_each_key() {
+    use highwater_storage::{BatchBuilder, Codec, Record, batches};
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = highwater_broker::ClusterOptions::new(1, dir.path()).configure(|config| {
+        config.retention_check_interval_ms = 50;
+        config.log_start_checkpoint_interval_ms = 50;
+        config.background_flush_ms = 50;
+        config.cleaner_backoff_ms = 50;
+    });
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    let config = [("cleanup.policy", "compact"), ("segment.bytes", "1048576"), ("min.cleanable.dirty.ratio", "0.01")];
+    create_topic(&cluster, 1, 1, &config).await;
+    let mut client = Client::of(&cluster);
+    // Forty records of ten keys, a tenth of a segment each: what is not in the active segment has a later one.
+    for round in 0..4u8 {
+        for key in 0..10u8 {
+            let mut builder = BatchBuilder::new(Codec::None);
+            builder.push(Record::keyed(crate::support::now(), &[b'k', key], &vec![round; 100_000]));
+            client.produce(&builder.build()).await;
+        }
+    }
+    let root = cluster.data_dir(BrokerId(1));
+    until("the log being compacted", async || {
+        let text = std::fs::read_to_string(root.join("cleaner-offset-checkpoint")).ok()?;
+        let offset: i64 = text.lines().nth(2)?.rsplit(' ').next()?.parse().ok()?;
+        (offset >= 30).then_some(())
+    })
+    .await;
+    let mut latest = std::collections::BTreeMap::new();
+    let (mut from, mut records) = (0, 0);
+    while from < 40 {
+        let response = client.fetch(from, 0, 0).await.expect("an answer");
+        let part = &response.responses[0].partitions[0];
+        assert_eq!((part.error_code, part.high_watermark, part.log_start_offset), (0, 40, 0));
+        for batch in batches(part.records.as_deref().expect("records")) {
+            let batch = batch.expect("whole");
+            from = batch.next_offset().0;
+            for record in batch.records().into_iter().flatten() {
+                let record = record.expect("whole");
+                let value = record.value.expect("no tombstone");
+                latest.insert(record.key.expect("a key")[1], value[0]);
+                records += 1;
+            }
+        }
+    }
+    assert_eq!(latest, (0..10).map(|key| (key, 3)).collect());
+    assert!(records < 20, "{records} of 40 are left");
+    cluster.shutdown().await.expect("a clean stop");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_partitions_are_followed_over_one_connection_each_way() {
     const PARTITIONS: i32 = 12;
     let dir = tempfile::tempdir().expect("a directory");

@@ -5,11 +5,12 @@ use std::io::{BufReader, Write};
 
 use super::offset_map::{KeyHash, OffsetMap};
 use super::records::RecordReader;
-use super::transactions::{Aborted, InTransaction, Transactions};
+use super::transactions::{InTransaction, Transactions};
 use crate::batch::{
     BatchFault, BatchHeader, BatchView, CRC_START, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, TimestampType,
 };
 use crate::compression::{Compressor, decompress};
+use crate::index::AbortedTransaction;
 use crate::producers::ProducerTable;
 use crate::record::{RecordFault, WalkError};
 use crate::{Offset, TimestampMs};
@@ -90,7 +91,7 @@ pub(crate) struct Filter<'r> {
 pub(crate) struct Judged {
     pub(crate) verdict: Verdict,
     /// It is the marker of this aborted transaction, which stays in the index.
-    pub(crate) aborted: Option<Aborted>,
+    pub(crate) aborted: Option<AbortedTransaction>,
 }
 
 impl Filter<'_> {

@@ -111,9 +111,8 @@ impl Log {
         let first_dirty = self.cleaner_offset();
         // What is being compacted must be durable with all that follows from it, and must not be where the flush mark is.
         let durable = self.sealed.first().map_or(self.recovery_point, |sealed| sealed.segment.base());
-        let stable = self.producers.first_open_transaction().unwrap_or(Offset::MAX);
-        let active = self.active.segment.base();
-        let limit = high_watermark.min(durable).min(self.recovery_point).min(stable).min(active);
+        let stable = self.last_stable_offset(high_watermark);
+        let limit = stable.min(durable).min(self.recovery_point).min(self.active.segment.base());
         let segments = self.shared.segments();
         let cleanable = Cleanable::of(segments.with_ends(self.end()), first_dirty, limit);
         let end = cleanable.end()?;
@@ -145,9 +144,18 @@ impl Log {
         if !given_up.is_empty() {
             self.unlink_later(given_up, now);
         }
-        let backoff_ms = self.options.compaction.as_ref().map_or(0, |options| options.backoff_ms);
+        // Never at once, or who calls until there is nothing left to do would call for ever.
+        let backoff_ms = self.options.compaction.as_ref().map_or(1, |options| options.backoff_ms.max(1));
+        let not_before = Some(now.after(backoff_ms));
         match progress {
-            Ok(_) if run.is_void() => Ok(None),
+            Ok(Progress::Idle | Progress::Superseded) => {
+                self.compactor.not_before = not_before;
+                Ok(None)
+            }
+            Ok(_) if run.is_void() => {
+                self.compactor.not_before = not_before;
+                Ok(None)
+            }
             Ok(Progress::Going) => {
                 self.compactor.run = Some(run);
                 Ok(Some(Step::Compacting))
@@ -162,13 +170,8 @@ impl Log {
                     segments_left_out: totals.segments_left_out,
                 }))
             }
-            Ok(Progress::Idle) => {
-                self.compactor.not_before = Some(now.after(backoff_ms));
-                Ok(None)
-            }
-            Ok(Progress::Superseded) => Ok(None),
             Err(error) => {
-                self.compactor.not_before = Some(now.after(backoff_ms));
+                self.compactor.not_before = not_before;
                 Err(error.into())
             }
         }

@@ -25,7 +25,8 @@ pub struct CompactionOptions {
     pub io_buffer_bytes: u32,
     /// Bytes read in one piece of work, before other work of the log gets its turn. 64 MiB.
     pub piece_bytes: u64,
-    /// Milliseconds between two looks at a log that had nothing to compact. 15 seconds.
+    /// Milliseconds, and at least one, before another look at a log in which nothing was old enough to compact, or where a
+    /// compaction failed. 15 seconds.
     pub backoff_ms: i64,
     /// Where the memory for the keys comes from. 128 MiB.
     pub memory: CompactionMemory,

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::transactions::Aborted;
 use crate::batch::{BatchHeader, BatchView};
 use crate::fs::{File, OpenMode};
+use crate::index::{AbortedTransaction, encode_transactions};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
@@ -30,7 +30,7 @@ pub(crate) struct Output {
     pending: Vec<u8>,
     pending_max: usize,
     indexes: IndexWriter,
-    aborted: Vec<Aborted>,
+    aborted: Vec<AbortedTransaction>,
     end: Offset,
 }
 
@@ -42,6 +42,7 @@ pub(crate) struct Cleaned {
     largest_timestamp: TimestampMs,
     file: Arc<dyn File>,
     indexes: Arc<MemoryIndexes>,
+    aborted: Vec<AbortedTransaction>,
     /// Which of [`CLEANED_FILES`] it has.
     pub(crate) kinds: Vec<SegmentFile>,
 }
@@ -93,7 +94,7 @@ impl Output {
     }
 
     /// Keeps an aborted transaction, whose marker was just added, in the index.
-    pub(crate) fn add_aborted(&mut self, aborted: Aborted) {
+    pub(crate) fn add_aborted(&mut self, aborted: AbortedTransaction) {
         self.aborted.push(aborted);
     }
 
@@ -116,13 +117,14 @@ impl Output {
         self.write_side_file(SegmentFile::OffsetIndex, &indexes.offsets.encode_from(0))?;
         self.write_side_file(SegmentFile::TimeIndex, &indexes.times.encode_from(0))?;
         if !self.aborted.is_empty() {
-            self.write_side_file(SegmentFile::TransactionIndex, &Aborted::encode_all(&self.aborted))?;
+            self.write_side_file(SegmentFile::TransactionIndex, &encode_transactions(&self.aborted))?;
             kinds.push(SegmentFile::TransactionIndex);
         }
         kinds.push(SegmentFile::Log);
         let largest_timestamp = self.indexes.largest_timestamp();
         let indexes = indexes.clone();
-        Ok(Cleaned { base: self.base, len: self.written, largest_timestamp, file: self.file, indexes, kinds })
+        let Self { base, written: len, file, aborted, .. } = self;
+        Ok(Cleaned { base, len, largest_timestamp, file, indexes, aborted, kinds })
     }
 
     fn write_side_file(&self, kind: SegmentFile, bytes: &[u8]) -> Result<(), IoError> {
@@ -141,6 +143,7 @@ impl Cleaned {
             .context("read metadata of", &path)?;
         // Until the files have their names, under which the old ones may still be found.
         segment.set_indexes(Indexes::Memory(self.indexes.clone()));
+        segment.transactions().set(self.aborted.clone());
         Ok(segment)
     }
 }

@@ -11,15 +11,17 @@ use super::options::CompactionOptions;
 use super::output::{Output, discard};
 use super::plan::{Cleanable, Ended, group};
 use super::swap::{Swapped, swap};
-use super::transactions::{Aborted, AbortedFinder, InTransaction, Transactions};
+use super::transactions::{InTransaction, Transactions};
 use crate::batch::BatchView;
 use crate::error::ReadError;
 use crate::flush::JobControl;
+use crate::index::AbortedTransaction;
 use crate::io::{IoContext, IoError};
 use crate::options::LogOptions;
 use crate::reader::Shared;
 use crate::scan::{Found, Walk};
 use crate::segment::Place;
+use crate::transactions::collect_between;
 use crate::{Offset, TimestampMs};
 
 /// A compaction under way.
@@ -32,7 +34,7 @@ pub(crate) struct Run {
     options: CompactionOptions,
     now: TimestampMs,
     last_batches: LastBatches,
-    aborted: Vec<Aborted>,
+    aborted: Vec<AbortedTransaction>,
     map: OffsetMap,
     /// How far it should come.
     limit: Offset,
@@ -218,7 +220,9 @@ impl Run {
         let Some(limit) = cleanable.end().filter(|_| wanted) else { return Ok(Some(Progress::Idle)) };
         let dirty = std::mem::take(&mut cleanable.dirty).into();
         self.limit = limit;
-        self.aborted = aborted_below(&self.shared, limit)?;
+        let segments = self.shared.segments();
+        let start = segments.all().first().map_or(limit, |segment| segment.base());
+        self.aborted = collect_between(&segments, self.shared.end(), start, limit)?;
         let transactions = Transactions::new(self.aborted.clone());
         self.stage = Stage::Map { dirty, position: 0, transactions };
         Ok(None)
@@ -418,7 +422,12 @@ impl Copying {
         Ok(true)
     }
 
-    fn add(&mut self, batch: &BatchView<'_>, aborted: Option<Aborted>, context: &Context<'_>) -> Result<(), Stop> {
+    fn add(
+        &mut self,
+        batch: &BatchView<'_>,
+        aborted: Option<AbortedTransaction>,
+        context: &Context<'_>,
+    ) -> Result<(), Stop> {
         let base = match (self.outputs.last(), self.old.first()) {
             (Some(output), _) if !output.is_full_for(batch, context.log_options) => None,
             (Some(output), _) => Some(output.end()),
@@ -436,19 +445,6 @@ impl Copying {
         }
         Ok(())
     }
-}
-
-/// The aborted transactions whose marker lies below `limit`.
-fn aborted_below(shared: &Shared, limit: Offset) -> Result<Vec<Aborted>, Stop> {
-    let mut finder = AbortedFinder::default();
-    for segment in shared.segments().all().iter().take_while(|segment| segment.base() < limit) {
-        let file = segment.file()?;
-        let mut walk = Walk::new(&*file, 0, segment.len());
-        while let Found::Batch(_, batch) = walk.next_batch().context("read", &segment.path())? {
-            finder.pass(&batch);
-        }
-    }
-    Ok(finder.found())
 }
 
 /// Puts the keys of a batch into the map. False if they did not all fit.

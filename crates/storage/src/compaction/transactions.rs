@@ -2,56 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::Offset;
 use crate::batch::{BatchHeader, BatchView};
-use crate::producers::{CompletedTransaction, ProducerTable};
-
-/// An aborted transaction, as the index of transactions tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Aborted {
-    pub(crate) producer_id: i64,
-    /// Offset of its first record.
-    pub(crate) first: Offset,
-    /// Offset of its marker.
-    pub(crate) last: Offset,
-    /// The last stable offset when the marker was written.
-    pub(crate) last_stable: Offset,
-}
-
-/// Finds the aborted transactions in batches that go by in the order of the log.
-#[derive(Debug, Default)]
-pub(crate) struct AbortedFinder {
-    producers: ProducerTable,
-    found: Vec<Aborted>,
-}
-
-impl AbortedFinder {
-    pub(crate) fn pass(&mut self, batch: &BatchView<'_>) {
-        let Some(completed) = self.producers.replicated(batch).filter(|completed| completed.is_aborted) else { return };
-        let CompletedTransaction { producer_id, first, last, .. } = completed;
-        let last_stable = self.producers.first_open_transaction().unwrap_or(last.next());
-        self.found.push(Aborted { producer_id, first, last, last_stable });
-    }
-
-    pub(crate) fn found(self) -> Vec<Aborted> {
-        self.found
-    }
-}
-
-impl Aborted {
-    /// The entries of Kafka's `.txnindex` file: version i16 = 0, producer id i64, first offset i64, last offset i64, last
-    /// stable offset i64.
-    pub(crate) fn encode_all(all: &[Self]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(all.len() * 34);
-        for Self { producer_id, first, last, last_stable } in all {
-            bytes.extend_from_slice(&0i16.to_be_bytes());
-            for field in [*producer_id, first.0, last.0, last_stable.0] {
-                bytes.extend_from_slice(&field.to_be_bytes());
-            }
-        }
-        bytes
-    }
-}
+use crate::index::AbortedTransaction;
+use crate::markers::TransactionMarker;
 
 /// What a batch is, as far as transactions go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,36 +14,40 @@ pub(crate) enum InTransaction {
     /// Data of an aborted transaction.
     AbortedData,
     /// A marker of a transaction that has data left; of an aborted one, with what the index says.
-    NeededMarker(Option<Aborted>),
+    NeededMarker(Option<AbortedTransaction>),
     /// A marker of a transaction of which nothing is left, or no marker at all; with what the index says.
-    IdleMarker(Option<Aborted>),
+    IdleMarker(Option<AbortedTransaction>),
 }
 
 /// Follows the transactions while batches go by in the order of the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transactions {
     /// Aborted ones that have not begun yet, by their first offset.
-    ahead: VecDeque<Aborted>,
+    ahead: VecDeque<AbortedTransaction>,
     /// Those under way, and whether any of their batches were seen.
-    aborted: BTreeMap<i64, (Aborted, bool)>,
+    aborted: BTreeMap<i64, (AbortedTransaction, bool)>,
     /// Producers of which batches were seen that are not of an aborted transaction, since their last marker.
     committed: BTreeSet<i64>,
 }
 
 impl Transactions {
     /// Begins with the aborted transactions that have a record or their marker in what will go by.
-    pub(crate) fn new(mut aborted: Vec<Aborted>) -> Self {
-        aborted.sort_unstable_by_key(|aborted| (aborted.first, aborted.last));
+    pub(crate) fn new(mut aborted: Vec<AbortedTransaction>) -> Self {
+        aborted.sort_unstable_by_key(|aborted| (aborted.first_offset, aborted.last_offset));
         Self { ahead: aborted.into(), ..Self::default() }
     }
 
     /// Takes the next batch.
     pub(crate) fn pass(&mut self, batch: &BatchView<'_>) -> InTransaction {
         let header = batch.header();
-        while self.ahead.front().is_some_and(|aborted| aborted.first <= header.last_offset())
+        // By their offsets: a segment that is left out may have hidden a marker, or all of a transaction.
+        self.aborted.retain(|_, (aborted, _)| aborted.last_offset >= header.base_offset());
+        while self.ahead.front().is_some_and(|aborted| aborted.first_offset <= header.last_offset())
             && let Some(begun) = self.ahead.pop_front()
         {
-            self.aborted.entry(begun.producer_id).or_insert((begun, false));
+            if begun.last_offset >= header.base_offset() {
+                self.aborted.insert(begun.producer_id, (begun, false));
+            }
         }
         if header.is_control() { self.pass_control(batch) } else { self.pass_data(header) }
     }
@@ -116,12 +73,12 @@ impl Transactions {
         if batch.record_count() == 0 {
             return InTransaction::IdleMarker(None);
         }
-        match Marker::of(batch) {
-            Some(Marker::Abort) => match self.aborted.remove(&batch.producer_id()) {
+        match TransactionMarker::of(batch).map(|marker| marker.is_abort) {
+            Some(true) => match self.aborted.remove(&batch.producer_id()) {
                 Some((aborted, true)) => InTransaction::NeededMarker(Some(aborted)),
                 idle => InTransaction::IdleMarker(idle.map(|(aborted, _)| aborted)),
             },
-            Some(Marker::Commit) => {
+            Some(false) => {
                 if self.committed.remove(&batch.producer_id()) {
                     InTransaction::NeededMarker(None)
                 } else {
@@ -134,30 +91,11 @@ impl Transactions {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marker {
-    Abort,
-    Commit,
-}
-
-impl Marker {
-    /// From the key of a control record: version i16, type i16.
-    fn of(batch: &BatchView<'_>) -> Option<Self> {
-        let record = batch.records()?.next()?.ok()?;
-        let (_version, kind) = record.key?.split_first_chunk::<2>()?;
-        match i16::from_be_bytes(*kind.first_chunk()?) {
-            0 => Some(Self::Abort),
-            1 => Some(Self::Commit),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::builder::{BatchBuilder, Record};
-    use crate::{Codec, TimestampMs};
+    use crate::{Codec, Offset, TimestampMs};
 
     fn data(producer: i64, base: i64) -> Vec<u8> {
         let mut builder =
@@ -181,11 +119,11 @@ mod tests {
 
     #[test]
     fn markers_are_needed_as_long_as_batches_of_their_transaction_go_by() {
-        let aborted = |producer_id, first, last| Aborted {
+        let aborted = |producer_id, first, last: i64| AbortedTransaction {
             producer_id,
-            first: Offset(first),
-            last: Offset(last),
-            last_stable: Offset(last + 1),
+            first_offset: Offset(first),
+            last_offset: Offset(last),
+            last_stable_offset: Offset(last + 1),
         };
         let (first, second) = (aborted(1, 0, 3), aborted(1, 5, 8));
         let mut transactions = Transactions::new(vec![second, first]);
@@ -200,5 +138,20 @@ mod tests {
         assert_eq!(next(marker(2, 9, 1)), InTransaction::NeededMarker(None));
         assert_eq!(next(marker(2, 10, 1)), InTransaction::IdleMarker(None));
         assert_eq!(next(marker(2, 11, 7)), InTransaction::NeededMarker(None), "a kind of marker that is not known");
+    }
+
+    #[test]
+    fn a_transaction_whose_marker_was_passed_over_has_ended_all_the_same() {
+        let aborted = AbortedTransaction {
+            producer_id: 1,
+            first_offset: Offset(0),
+            last_offset: Offset(3),
+            last_stable_offset: Offset(4),
+        };
+        let mut transactions = Transactions::new(vec![aborted]);
+        assert_eq!(pass(&mut transactions, &data(1, 0)), InTransaction::AbortedData);
+        assert_eq!(pass(&mut transactions, &data(1, 4)), InTransaction::Data);
+        let mut transactions = Transactions::new(vec![aborted]);
+        assert_eq!(pass(&mut transactions, &data(1, 4)), InTransaction::Data, "it was passed over as a whole");
     }
 }

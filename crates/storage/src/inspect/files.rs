@@ -125,7 +125,7 @@ impl PartitionFiles {
         let covered = tidy::covered_by(fs, &self.dir, &swapped)?;
         let mut live: BTreeMap<Offset, BTreeMap<SegmentFile, FileFacts>> = BTreeMap::new();
         for (name, facts) in names {
-            let is_replaced = covered.as_ref().is_some_and(|covered| covered.contains(&name.base_offset));
+            let is_replaced = covered.iter().any(|covered| covered.contains(&name.base_offset));
             match name.state {
                 SegmentFileState::Live if is_replaced => self.leftovers.push(facts),
                 SegmentFileState::Live if name.kind == SegmentFile::ProducerSnapshot => {

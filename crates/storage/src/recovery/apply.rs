@@ -160,8 +160,9 @@ impl Examined {
                 || !transactions::file_matches(&self.place, base, entries)?
             {
                 self.report.indexes_rebuilt += 1;
-                let written = IndexWriter::write_files(&self.place, base, &indexes);
-                match written.and_then(|()| transactions::write_file(&self.place, base, entries)) {
+                // Where the others are, the transaction index is.
+                let written = transactions::write_file(&self.place, base, entries);
+                match written.and_then(|()| IndexWriter::write_files(&self.place, base, &indexes)) {
                     // A log on a full disk can be read. The files are for the next checkpoint to write.
                     Err(error) if is_out_of_room(&error) => {
                         let end = self.segments.get(at + 1).map_or(self.end, |next| next.base());

@@ -40,7 +40,7 @@ pub(super) struct Examined {
     /// What stays, with the length that stays.
     pub(super) segments: Vec<Arc<Segment>>,
     /// Segments without index files.
-    unindexed: Vec<Offset>,
+    pub(super) unindexed: Vec<Offset>,
     pub(super) epochs: Option<EpochHistory>,
     pub(super) epochs_on_disk: Option<EpochHistory>,
     pub(super) producers: ProducerTable,

@@ -58,7 +58,15 @@ impl Examined {
     /// Reads every batch from the recovery point's segment on, and cuts at the first above what was synced that does not
     /// belong.
     pub(super) fn scan(&mut self, trust: Trust, contiguous: bool, sync_failed: bool) -> Result<(), OpenError> {
-        let floor = self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
+        let mut floor =
+            self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
+        // The point may have come to the end of a segment before that was sealed: then its side files were not written.
+        let before = floor.checked_sub(1).and_then(|at| self.segments.get(at));
+        if before.is_some_and(|before| self.unindexed.contains(&before.base()))
+            && self.segments.get(floor).is_some_and(|segment| segment.base() == self.recovery_point)
+        {
+            floor -= 1;
+        }
         let Some(base) = self.segments.get(floor).map(|segment| segment.base()) else { return Ok(()) };
         (self.report.recovery_point, self.report.flushed) = (self.recovery_point, trust.offset);
         self.rebuild_missing_indexes(floor)?;

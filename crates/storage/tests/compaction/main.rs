@@ -3,5 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod crash;
 mod keyed;
+mod model;
 mod rules;

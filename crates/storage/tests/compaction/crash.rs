@@ -1,0 +1,177 @@
+//! Crashes at each call of a compaction.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use highwater_storage::fs::{Fs, SimFs};
+use highwater_storage::{BatchBuilder, Codec, Log, LogOptions, OpenHints, TimestampMs, WorkLimits};
+
+use crate::keyed::{Stored, append_as_is, compact, compacted, end_transaction, keys, new_log, put, records, roll};
+use crate::support::{DIR, T0, disk, names, open};
+
+const CAPACITY: u64 = 1 << 30;
+
+/// Three logs that are swapped in each its way.
+fn scenarios() -> Vec<(&'static str, LogOptions, fn(&mut Log))> {
+    fn several_into_one(log: &mut Log) {
+        for round in 0..3 {
+            put(log, &[(Some("a"), Some("1")), (Some("b"), Some(["1", "2", "3"][round]))]);
+            let transactional =
+                BatchBuilder::new(Codec::Lz4).producer(3, 0, i32::try_from(round).unwrap()).transactional();
+            append_as_is(log, transactional, &[(Some("c"), Some("1"))]);
+            end_transaction(log, 3, 0, round != 1);
+            roll(log);
+        }
+    }
+    fn one_into_several(log: &mut Log) {
+        let mut options = log.options().clone();
+        let segment_bytes = std::mem::replace(&mut options.segment_bytes, 1 << 20);
+        log.set_options(options.clone()).unwrap();
+        for round in 0..2 {
+            for key in 0..8 {
+                put(log, &[(Some(&format!("key {key}")), Some(["1", "2"][round]))]);
+            }
+        }
+        roll(log);
+        options.segment_bytes = segment_bytes;
+        log.set_options(options).unwrap();
+    }
+    fn the_first_and_the_last_go(log: &mut Log) {
+        put(log, &[(Some("a"), Some("1")), (Some("b"), Some("1"))]);
+        roll(log);
+        put(log, &[(Some("a"), Some("2")), (Some("b"), None), (Some("c"), Some("1"))]);
+        roll(log);
+        put(log, &[(None, Some("no key"))]);
+        roll(log);
+    }
+    let small = |segment_bytes| LogOptions { segment_bytes, ..compacted() };
+    vec![
+        ("several into one", small(2000), several_into_one),
+        ("one into several", small(300), one_into_several),
+        ("the first and the last go", small(1000), the_first_and_the_last_go),
+    ]
+}
+
+fn prepared(options: &LogOptions, fill: fn(&mut Log)) -> (SimFs, Log) {
+    let fs = disk(1);
+    let mut log = new_log(&fs, options);
+    fill(&mut log);
+    put(&mut log, &[(Some("z"), Some("of the active segment"))]);
+    log.flush().unwrap();
+    (fs, log)
+}
+
+fn latest(records: &BTreeMap<i64, Stored>) -> BTreeMap<Vec<u8>, (i64, Vec<u8>)> {
+    let mut latest = BTreeMap::new();
+    for (offset, stored) in records.iter().filter(|(_, stored)| !stored.is_control) {
+        let Some(key) = stored.key.clone() else { continue };
+        match &stored.value {
+            Some(value) => latest.insert(key, (*offset, value.clone())),
+            None => latest.remove(&key),
+        };
+    }
+    latest
+}
+
+#[test]
+fn a_crash_at_any_call_leaves_the_old_segments_or_the_new_ones() {
+    for (name, options, fill) in scenarios() {
+        let (fs, mut log) = prepared(&options, fill);
+        let before = records(&log.reader());
+        let end = log.end();
+        let calls_before = fs.calls();
+        assert_eq!(compact(&mut log, T0).len(), 1, "{name}");
+        let after = records(&log.reader());
+        let calls = fs.calls() - calls_before;
+        assert!(after.len() < before.len() && calls > 8, "{name}: {calls}");
+        drop(log);
+
+        let (mut images_seen, mut old, mut new) = (0, 0, 0);
+        for crash in 0..=calls {
+            let (fs, mut log) = prepared(&options, fill);
+            fs.crash_after(crash);
+            let limits = WorkLimits::new(end);
+            while let Ok(Some(_)) = log.housekeeping().step(TimestampMs(T0), &limits) {}
+            drop(log);
+            for image in fs.images(60, crash) {
+                let what = format!("{name}, call {crash}, {:?}", names(&image));
+                images_seen += 1;
+                // A second crash, while the swap is completed.
+                let calls = {
+                    let image = image.process_crash_image();
+                    drop(open(&image, &options));
+                    image.calls()
+                };
+                for second in [u64::MAX].into_iter().chain((0..calls.min(12)).step_by(3)) {
+                    let image = image.process_crash_image();
+                    if second < u64::MAX {
+                        image.crash_after(second);
+                        let opened = Log::open_with(
+                            Arc::new(image.clone()),
+                            Path::new(DIR),
+                            options.clone(),
+                            OpenHints::default(),
+                        );
+                        drop(opened);
+                    }
+                    let image = if second < u64::MAX { image.images(3, second).pop().unwrap() } else { image };
+                    let (mut log, report) = open(&image, &options);
+                    assert_eq!((log.end(), &report.cut), (end, &None), "{what}");
+                    let found = records(&log.reader());
+                    if found == before {
+                        old += 1;
+                    } else {
+                        assert_eq!(found, after, "{what}");
+                        new += 1;
+                    }
+                    if second == u64::MAX {
+                        assert_eq!(
+                            log.producers().get(3).map(|known| known.last_sequence()),
+                            (name == "several into one").then_some(2),
+                            "{what}"
+                        );
+                        // And it is compacted as if nothing had happened.
+                        compact(&mut log, T0);
+                        assert_eq!(
+                            keys(&log.reader()).len(),
+                            latest(&records(&log.reader())).len() + usize::from(name == "the first and the last go"),
+                            "{what}"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(old > 0 && new > 0 && images_seen > 50, "{name}: {images_seen} images, {old} old, {new} new");
+        println!("{name}: {calls} calls, {images_seen} images, {old} old, {new} new");
+    }
+}
+
+#[test]
+fn a_compaction_that_runs_out_of_room_leaves_everything_as_it_was() {
+    for (name, options, fill) in scenarios() {
+        for free in (0..1200).step_by(61) {
+            let (fs, mut log) = prepared(&options, fill);
+            fs.set_capacity(CAPACITY);
+            let before = records(&log.reader());
+            let room = fs.free_space(Path::new(DIR)).unwrap();
+            fs.set_capacity(CAPACITY - room + free);
+            let limits = WorkLimits::new(log.end());
+            let outcome = loop {
+                match log.housekeeping().step(TimestampMs(T0), &limits) {
+                    Ok(Some(_)) => {}
+                    other => break other,
+                }
+            };
+            if outcome.is_err() {
+                assert_eq!(records(&log.reader()), before, "{name}, {free}");
+                assert_eq!(log.fence(), None);
+            }
+            fs.set_capacity(CAPACITY);
+            // What failed gets its turn when there was nothing else.
+            let again = compact(&mut log, T0 + 20_000).len() + compact(&mut log, T0 + 20_000).len();
+            assert_eq!(again + usize::from(outcome.is_ok()), 1, "{name}, {free}");
+            assert_eq!(latest(&records(&log.reader())), latest(&before), "{name}, {free}");
+        }
+    }
+}
