@@ -210,7 +210,9 @@ class KafkaBroker(Broker):
         properties.write_text("\n".join(lines) + "\n")
         if not (self.data / "meta.properties").exists():
             self.program.java("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", properties)
-        command = ["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]
+        # It runs for seconds: as with the tools, the quick compiler and one collector thread start it sooner.
+        command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]
         command += [f"{self.program.kafka_libs}/*", "kafka.Kafka", str(properties)]
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
