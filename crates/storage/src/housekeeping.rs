@@ -15,6 +15,7 @@ use crate::io::{IoContext, IoError};
 use crate::log::{Log, is_out_of_room};
 use crate::names::SegmentFile;
 use crate::retention::{self, Candidate};
+use crate::scrub::{ScrubDone, ScrubJob};
 use crate::segment::{Place, Segment};
 use crate::snapshots;
 use crate::transactions;
@@ -104,6 +105,19 @@ pub enum Step {
         /// How many.
         producers: usize,
     },
+    /// A part of a segment was read and verified.
+    Scrubbed {
+        /// The segment's base offset.
+        base: Offset,
+        /// Bytes read.
+        bytes: u64,
+        /// Damaged stretches that were not known before; [`Log::damage`] tells all.
+        damaged: u32,
+        /// Batches with a wrong offset, epoch or length that their neighbours tell.
+        mislabelled: u32,
+        /// Index files were wrong, and right ones will be written.
+        indexes_rebuilt: bool,
+    },
 }
 
 /// Files of a segment that left the log, and when to remove them.
@@ -136,6 +150,7 @@ pub(crate) enum Kind {
     WriteIndexes,
     ExpireProducers,
     Compact,
+    Scrub,
 }
 
 #[derive(Debug)]
@@ -159,6 +174,7 @@ enum Work {
         control: Arc<JobControl>,
     },
     Compact(Piece),
+    Scrub(ScrubJob),
 }
 
 /// A piece of work that was run, to be given back to its log.
@@ -178,6 +194,7 @@ enum Outcome {
     Checkpointed(FlushDone),
     IndexesWritten(Arc<Segment>, Result<bool, IoError>),
     Compacted(PieceDone),
+    Scrubbed(ScrubDone),
 }
 
 impl WorkJob {
@@ -213,6 +230,7 @@ impl WorkJob {
                 Outcome::IndexesWritten(segment, written)
             }
             Work::Compact(piece) => Outcome::Compacted(piece.run()),
+            Work::Scrub(job) => Outcome::Scrubbed(job.run()),
         };
         WorkDone { kind: self.kind, outcome, _running: self.running }
     }
@@ -304,6 +322,7 @@ impl Log {
                 Ok(Some(Step::IndexesWritten { base: segment.base() }))
             }
             Outcome::Compacted(done) => self.finish_compaction(done),
+            Outcome::Scrubbed(done) => self.finish_scrub(done),
         }
     }
 
@@ -359,10 +378,15 @@ impl Log {
         if let Some(step) = self.expire_producers(now) {
             return Some((Kind::ExpireProducers, Work::Done(Ok(step))));
         }
-        if !may(Kind::Compact) {
+        if may(Kind::Compact)
+            && let Some(piece) = self.compaction_piece(now, limits.high_watermark)
+        {
+            return Some((Kind::Compact, Work::Compact(piece)));
+        }
+        if !may(Kind::Scrub) {
             return None;
         }
-        self.compaction_piece(now, limits.high_watermark).map(|piece| (Kind::Compact, Work::Compact(piece)))
+        self.scrub_due(now).map(|job| (Kind::Scrub, Work::Scrub(job)))
     }
 
     /// By the clock only: a log that takes in old records would roll each time if it went by theirs.

@@ -85,6 +85,7 @@ mod recovery;
 pub mod repair;
 mod retention;
 mod scan;
+mod scrub;
 mod segment;
 mod segments;
 mod shared_log;
@@ -131,6 +132,7 @@ pub use record::{
 pub use record_buffer::{BufferPolicy, Pushed, RecordBuffer};
 pub use records::{RecordReader, RecordsError, StoredRecord};
 pub use recovery::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedField};
+pub use scrub::ScrubRate;
 pub use shared_log::SharedLog;
 pub use truncation::Truncated;
 pub use types::{InvalidTopicId, LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition};

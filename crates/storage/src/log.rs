@@ -25,6 +25,7 @@ use crate::options::{InvalidOption, LogOptions};
 use crate::producers::{ProducerTable, Sequence};
 use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
+use crate::scrub::Scrubbing;
 use crate::segment::{Place, Segment};
 use crate::state_file::{FlushMark, LogState, StateFile};
 use crate::transactions;
@@ -64,6 +65,7 @@ pub struct Log {
     pub(crate) unlinks: VecDeque<Unlink>,
     pub(crate) compactor: Compactor,
     pub(crate) work: Weak<()>,
+    pub(crate) scrubbing: Scrubbing,
     /// Kinds of housekeeping that have failed since there was none left to do.
     pub(crate) failed_work: Vec<Kind>,
     /// The time of the first append since the last flush began.

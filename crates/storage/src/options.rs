@@ -3,6 +3,7 @@
 use crate::check::ProduceRules;
 use crate::compaction::CompactionOptions;
 use crate::open_files::OpenFiles;
+use crate::scrub::ScrubRate;
 
 /// When [`crate::Log`] syncs by itself.
 ///
@@ -26,7 +27,7 @@ pub enum FlushPolicy {
 
 /// The limits and policies of one log. `Default` is Kafka 4.1's; names follow Kafka's topic configuration.
 ///
-/// Clones share [`LogOptions::open_files`], so that options made once and cloned for each log bound them all.
+/// Clones share [`LogOptions::open_files`] and [`LogOptions::scrub_rate`], so that options made once and cloned for each log bound them all.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     /// Bytes after which a segment is full; a leader's append must fit into one. 1 GiB. Small segments make retention
@@ -68,6 +69,11 @@ pub struct LogOptions {
     /// Bytes of a log's files that hold intact batches from behind damage, which recovery cuts off and puts aside; past it
     /// what is cut off is gone. 0 keeps none. 1 GiB.
     pub side_files_bytes_max: u64,
+    /// Milliseconds between the starts of two passes of the scrubber, which reads and verifies all segments that no longer
+    /// grow; -1 for none. 7 days. The first pass begins when the log is opened.
+    pub scrub_interval_ms: i64,
+    /// How fast the scrubber reads; clones share it. 4 MiB a second. See [`ScrubRate`].
+    pub scrub_rate: ScrubRate,
     /// The files kept open. See [`OpenFiles`].
     pub open_files: OpenFiles,
 }
@@ -91,6 +97,8 @@ impl Default for LogOptions {
             producer_id_expiration_ms: 24 * 60 * 60 * 1000,
             max_producer_ids: 100_000,
             side_files_bytes_max: 1 << 30,
+            scrub_interval_ms: 7 * 24 * 60 * 60 * 1000,
+            scrub_rate: ScrubRate::default(),
             open_files: OpenFiles::default(),
         }
     }
@@ -129,6 +137,9 @@ impl LogOptions {
         }
         if self.producer_id_expiration_ms < 1 {
             return invalid("producer_id_expiration_ms", "at least 1");
+        }
+        if self.scrub_interval_ms < -1 {
+            return invalid("scrub_interval_ms", "-1 (never) or at least 0");
         }
         if self.max_producer_ids == 0 {
             return invalid("max_producer_ids", "at least 1");
@@ -179,6 +190,7 @@ mod tests {
             (LogOptions { flush: FlushPolicy::EveryMs(-1), ..LogOptions::default() }, "flush"),
             (LogOptions { file_delete_delay_ms: -1, ..LogOptions::default() }, "file_delete_delay_ms"),
             (LogOptions { producer_id_expiration_ms: 0, ..LogOptions::default() }, "producer_id_expiration_ms"),
+            (LogOptions { scrub_interval_ms: -2, ..LogOptions::default() }, "scrub_interval_ms"),
             (LogOptions { max_producer_ids: 0, ..LogOptions::default() }, "max_producer_ids"),
         ];
         for (options, option) in refused {

@@ -13,7 +13,7 @@ use crate::checkpoint::temporary_path;
 use crate::damage::KnownDamage;
 use crate::error::{DamageKind, Damaged, ReadError};
 use crate::fs::{File, Fs, OpenMode};
-use crate::indexes::{IndexWriter, Indexes};
+use crate::indexes::{FileIndexes, IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::open_files::{FileSlot, OpenFiles};
@@ -506,7 +506,7 @@ impl Segment {
     }
 
     /// The damage that a batch is to readers if a field that tells where it is and what is wrong in the file.
-    fn mislabelled(&self, batch: &Sound) -> Option<Damaged> {
+    pub(crate) fn mislabelled(&self, batch: &Sound) -> Option<Damaged> {
         let Fix { field, was, is } = *batch.fixes.iter().find(|fix| fix.field != RepairedField::LeaderEpoch)?;
         let header = &batch.header;
         Some(self.damage(Stretch {
@@ -533,14 +533,32 @@ impl Segment {
             // against a batch. From the start the walk finds what there is, slowly: this one or the damage in the data.
             return Ok(0);
         };
-        // The log has the last word: the index is wrong. Somebody else may have found out already.
+        let rebuilt = self.rebuild_wrong_indexes(bad)?;
+        rebuilt.position_of(near).context_at("read an index of", || self.path()).map_err(ReadError::from)
+    }
+
+    /// Builds indexes in place of those in files, which are wrong: the log has the last word. Somebody else may have found
+    /// out already.
+    pub(crate) fn rebuild_wrong_indexes(&self, wrong: &Arc<FileIndexes>) -> Result<Indexes, ReadError> {
         let rebuilt = self.rebuild_indexes()?;
         let mut current = self.lock_indexes();
-        if matches!(&*current, Some(Indexes::Files(files)) if Arc::ptr_eq(files, bad)) {
+        if matches!(&*current, Some(Indexes::Files(files)) if Arc::ptr_eq(files, wrong)) {
             *current = Some(rebuilt.clone());
         }
-        drop(current);
-        rebuilt.position_of(near).context_at("read an index of", || self.path()).map_err(ReadError::from)
+        Ok(rebuilt)
+    }
+
+    /// Whether the indexes are in memory, or their files open.
+    pub(crate) fn has_indexes(&self) -> bool {
+        self.lock_indexes().is_some()
+    }
+
+    /// Lets index files go that were opened for one use.
+    pub(crate) fn unload_read_indexes(&self) {
+        let mut indexes = self.lock_indexes();
+        if matches!(&*indexes, Some(Indexes::Files(_))) {
+            *indexes = None;
+        }
     }
 
     /// The whole batch at `position`, if its checksum is right.

@@ -422,7 +422,9 @@ fn s39_s40_s53_retention_takes_whole_replicated_segments() {
     options.retention = false;
     let fs = disk(2);
     let mut log = filled(&fs, &options, 50);
-    assert_eq!(keep_house(&mut log, NOW, Offset(50)).len(), 1, "the sealed segments are synced, nothing else");
+    let mut steps = keep_house(&mut log, NOW, Offset(50));
+    steps.retain(|step| !matches!(step, Step::Scrubbed { .. }));
+    assert_eq!(steps.len(), 1, "the sealed segments are synced, nothing else");
     log.advance_start(Offset(before[3] + 1)).unwrap();
     keep_house(&mut log, NOW, Offset(50));
     assert_eq!(bases(&log), before[3..]);

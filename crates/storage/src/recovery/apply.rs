@@ -15,6 +15,7 @@ use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext};
 use crate::log::{Log, is_out_of_room, write_epochs};
 use crate::reader::Shared;
+use crate::scrub::Scrubbing;
 use crate::segment::Segment;
 use crate::segments::Segments;
 use crate::snapshots;
@@ -250,6 +251,7 @@ impl Examined {
             compactor: Compactor::default(),
             unlinks: VecDeque::new(),
             work: Weak::new(),
+            scrubbing: Scrubbing::default(),
             failed_work: Vec::new(),
             unsynced_since: None,
             producers_looked_at: None,
