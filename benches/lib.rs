@@ -109,13 +109,15 @@ pub struct LogAppend {
     directory: TempDir,
     log: Option<Log>,
     batch: Vec<u8>,
+    /// Counted here as in the baseline: asking the log takes longer than to append a small record.
+    appended: u64,
     round: u32,
 }
 
 impl LogAppend {
     /// An empty log.
     pub fn new(shape: Shape) -> Self {
-        let mut subject = Self { directory: scratch(), log: None, batch: shape.encode(), round: 0 };
+        let mut subject = Self { directory: scratch(), log: None, batch: shape.encode(), appended: 0, round: 0 };
         subject.prepare();
         subject
     }
@@ -128,9 +130,10 @@ impl LogAppend {
 impl Subject for LogAppend {
     fn once(&mut self) -> Option<u64> {
         let log = self.log.as_mut()?;
-        if log.size_bytes() >= APPENDED_BYTES_MAX {
+        if self.appended >= APPENDED_BYTES_MAX {
             return None;
         }
+        self.appended += self.batch.len() as u64;
         black_box(log.append(NOW, EPOCH, &self.batch).expect("the batch is good and the disk has room"));
         Some(self.batch.len() as u64)
     }
@@ -140,6 +143,7 @@ impl Subject for LogAppend {
             fs::remove_dir_all(self.path()).expect("it is ours");
         }
         self.round += 1;
+        self.appended = 0;
         self.log = Some(Log::open(self.path(), LogOptions::default()).expect("an empty directory can be opened").0);
     }
 }

@@ -33,6 +33,9 @@ use crate::truncation::remove_index_files;
 use crate::zero_ahead::ZeroAhead;
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId};
 
+/// Batches up to this length are copied together before they are written: that takes less time than a vectored write.
+const SMALL_BATCH_BYTES: usize = 2048;
+
 /// The file of a log's leader epochs.
 pub(crate) const EPOCHS_FILE: &str = "leader-epoch-checkpoint";
 
@@ -319,7 +322,16 @@ impl Log {
         self.roll_if_due(now, first, last, batch.max_timestamp(), bytes)?;
         let (stamped, rest) = batch.stamped(first, epoch);
         let position = self.active.len;
-        self.write(&mut [IoSlice::new(&stamped), IoSlice::new(rest)], bytes)?;
+        let mut together = [0; SMALL_BATCH_BYTES];
+        match together.get_mut(..HEADER_BYTES + rest.len()) {
+            Some(small) => {
+                let (head, tail) = small.split_at_mut(HEADER_BYTES);
+                head.copy_from_slice(&stamped);
+                tail.copy_from_slice(rest);
+                self.write(&mut [IoSlice::new(small)], bytes)?;
+            }
+            None => self.write(&mut [IoSlice::new(&stamped), IoSlice::new(rest)], bytes)?,
+        }
         self.admit(position, &stamped, &BatchHeader::decode(&stamped), now);
         self.active.publish();
         if let Some(control) = &control {

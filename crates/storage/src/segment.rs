@@ -383,7 +383,8 @@ impl Segment {
     pub(crate) fn locate(&self, target: Offset, limit: Offset) -> Result<Option<Located>, ReadError> {
         let (len, file) = (self.len(), self.file()?);
         if !self.damage.is_some() {
-            let from = self.position_near(&*file, target, len)?;
+            // What the index says is held against the batches on the way: one read finds them all.
+            let from = self.indexes()?.position_of(target).context_at("read an index of", || self.path())?;
             let mut walk = Walk::small(&*file, from, len);
             let mut expected = self.base;
             while let Found::Batch(position, header) = walk.next_header().context_at("read", || self.path())? {
