@@ -3,6 +3,7 @@
 mod command_line;
 mod durability;
 mod hostile;
+mod log_commands;
 mod signals;
 mod wire;
 mod workspace;

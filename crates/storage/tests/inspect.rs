@@ -107,7 +107,8 @@ fn each_flipped_bit_is_found_in_its_batch() {
 #[test]
 fn each_damaged_side_file_is_found() {
     use FaultKind as Kind;
-    let expected = |cases: &[(FaultKind, &str, Option<u64>, Option<(i64, i64)>)]| -> Vec<Found> {
+    type Expected<'a> = (FaultKind, &'a str, Option<u64>, Option<(i64, i64)>);
+    let expected = |cases: &[Expected<'_>]| -> Vec<Found> {
         cases.iter().map(|(kind, file, position, offsets)| (*kind, (*file).to_owned(), *position, *offsets)).collect()
     };
     let before = expected(&[

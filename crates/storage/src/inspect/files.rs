@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::fs::{FileKind, Fs};
 use crate::io::{IoContext, IoError};
 use crate::log::EPOCHS_FILE;
-use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
+use crate::names::{SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
 use crate::state_file::STATE_FILE;
 use crate::tidy;
 use crate::{Offset, TimestampMs};
@@ -100,7 +100,7 @@ impl PartitionFiles {
                 None if entry.name == STATE_FILE => found.state = Some(facts),
                 None if tidy::is_known_small_file(&entry.name) => {}
                 None if tidy::is_temporary(&entry.name) => found.leftovers.push(facts),
-                None if is_set_aside(&entry.name) => found.set_aside.push(facts),
+                None if SideFileName::parse(&entry.name).is_some() => found.set_aside.push(facts),
                 None => found.unknown.push(entry.name),
             }
         }
@@ -157,11 +157,6 @@ impl PartitionFiles {
         self.snapshots.sort_by_key(|(offset, _)| *offset);
         Ok(())
     }
-}
-
-/// Whether a name is that of bytes that a recovery or a repair put aside: `<segment's file>.damaged-<position>`.
-fn is_set_aside(name: &str) -> bool {
-    name.split_once(".damaged").is_some_and(|(file, _)| SegmentFileName::parse(file).is_some())
 }
 
 fn facts(fs: &dyn Fs, path: PathBuf) -> Result<Option<FileFacts>, IoError> {

@@ -8,7 +8,7 @@ use crate::checkpoint::temporary_path;
 use crate::fs::{File, OpenMode};
 use crate::inspect::Correction;
 use crate::io::{FileExt, IoContext, IoError};
-use crate::names::SegmentFile;
+use crate::names::{SegmentFile, SideFileName};
 use crate::segment::Place;
 use crate::{Offset, RepairedField};
 
@@ -43,12 +43,12 @@ impl SegmentRepair {
         let file = place.fs.open(path, OpenMode::Read).context("open", path)?;
         let len = file.metadata().context("read metadata of", path)?.len;
         if self.set_aside {
-            let aside = free_side_path(place, path, 0)?;
+            let aside = free_side_path(place, base, 0)?;
             self.remove_indexes(place, base)?;
             return place.fs.rename(path, &aside).context("rename", path);
         }
         for &(position, bytes) in &self.cut {
-            let side = free_side_path(place, path, position)?;
+            let side = free_side_path(place, base, position)?;
             let copy = place.fs.open(&side, OpenMode::CreateNew).context("create", &side)?;
             append(&*file, position..position + bytes, &*copy, 0).context("write", &side)?;
             copy.sync_data().context("sync", &side)?;
@@ -120,11 +120,9 @@ fn append(from: &dyn File, range: Range<u64>, to: &dyn File, mut at: u64) -> io:
 }
 
 /// The name of a side file that is not taken: an earlier repair may have cut at the same position.
-fn free_side_path(place: &Place, path: &Path, position: u64) -> Result<PathBuf, IoError> {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    for number in 0u32.. {
-        let suffix = if number == 0 { String::new() } else { format!("-{number}") };
-        let side = place.dir.join(format!("{name}.damaged-{position}{suffix}"));
+fn free_side_path(place: &Place, base_offset: Offset, position: u64) -> Result<PathBuf, IoError> {
+    for again in 0u32.. {
+        let side = place.dir.join(SideFileName { base_offset, position, again }.to_string());
         match place.fs.metadata(&side) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(side),
             Err(error) => return Err(error).context("look at", &side),

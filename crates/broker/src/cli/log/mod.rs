@@ -74,6 +74,11 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     match done {
         // Whoever read the results has seen enough of them.
         Err(error) if output::is_closed(&error) => Ok(ExitCode::SUCCESS),
+        // Where 1 says that something is wrong with the files, it cannot say that they could not be looked at.
+        Err(error) if matches!(arguments.command, LogCommand::Verify(_) | LogCommand::Diff(_)) => {
+            eprintln!("highwater: {}", crate::in_one_line(&error));
+            Ok(ExitCode::from(2))
+        }
         done => done,
     }
 }

@@ -84,7 +84,7 @@ impl<const N: usize> Entries<N> {
     /// the file of a segment that grows: Kafka makes it in its full size.
     pub(super) fn finish(mut self, kind: FaultKind, may_have_room: bool) -> Option<Fault> {
         let left = self.facts.bytes - self.position;
-        let is_cut = left % N as u64 != 0;
+        let is_cut = !left.is_multiple_of(N as u64);
         if left > 0 && (is_cut || !may_have_room) {
             let what =
                 if is_cut { format!("a length that is no multiple of {N}") } else { format!("{left} zero bytes") };

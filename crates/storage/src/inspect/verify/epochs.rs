@@ -129,7 +129,7 @@ impl EpochCheck {
                         "it knows no epoch".to_owned()
                     };
                     let what = format!("{says} at offset {}, the batch {}", first.first.offset, first.epoch);
-                    let last = wrong.last().unwrap_or(first);
+                    let last = wrong.next_back().unwrap_or(first);
                     let fault = Fault::new(FaultKind::Epochs, self.path.clone(), what);
                     faults.push(fault.offsets(first.first.offset..last.end));
                 }

@@ -186,7 +186,8 @@ impl TimeIndexCheck {
         self.largest = self.largest.max(header.max_timestamp());
         while let Some(entry) = self.next.filter(|entry| entry.offset <= header.last_offset()) {
             let is_here = entry.offset >= header.base_offset() && entry.timestamp == header.max_timestamp();
-            if !self.has_damage && !(is_here && entry.timestamp == self.largest) {
+            let is_right = is_here && entry.timestamp == self.largest;
+            if !self.has_damage && !is_right {
                 let what = format!(
                     "timestamp {} at offset {}, where the largest is {}",
                     entry.timestamp, entry.offset, self.largest

@@ -1,0 +1,223 @@
+//! `highwater log`: the real binary on directories that Kafka wrote, and on those of a running broker.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use highwater_storage::inspect::FaultKind;
+use highwater_tests::{Client, Server, highwater, run};
+use serde_json::Value;
+
+fn data(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/storage/tests/data").join(folder)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the paths of these tests are text")
+}
+
+/// Runs `highwater log` and returns its exit code and both outputs.
+fn log(arguments: &[&str]) -> (i32, String, String) {
+    let arguments: Vec<&str> = ["log"].iter().chain(arguments).copied().collect();
+    let (code, stdout, stderr) = run(&arguments).unwrap();
+    assert!(!stderr.contains("panicked"), "{arguments:?}\n{stderr}");
+    (code, stdout, stderr)
+}
+
+/// The objects of a result for machines.
+fn objects(arguments: &[&str]) -> (i32, Vec<Value>) {
+    let (code, stdout, stderr) = log(&[arguments, &["--format", "json"]].concat());
+    let object = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}\n{stderr}"));
+    (code, stdout.lines().map(object).collect())
+}
+
+fn copied(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() { copied(&entry.path(), &to) } else { drop(fs::copy(entry.path(), to)) }
+    }
+}
+
+#[test]
+fn verify_says_what_is_wrong_where_and_what_a_broker_makes_of_it() {
+    let good = data("transactional/log");
+    let (code, stdout, _) = log(&["verify", text(&good)]);
+    assert_eq!((code, stdout.starts_with("all good: 621 records")), (0, true), "{stdout}");
+    assert!(!stdout.contains('\u{1b}'), "no colours in a pipe");
+
+    let bad = data("clean-damaged-files/before/d-badindex-0");
+    let (code, stdout, _) = log(&["verify", text(&bad)]);
+    assert_eq!(code, 1, "{stdout}");
+    for words in ["00000000000000000014.index, byte 0:", "77777", "Kafka does not notice", "1 fault: 30 records"] {
+        assert!(stdout.contains(words), "no {words:?} in\n{stdout}");
+    }
+    let (code, found) = objects(&["verify", text(&bad)]);
+    assert_eq!((code, found.len()), (1, 2));
+    assert_eq!(
+        (&found[0]["type"], &found[0]["code"], &found[0]["position"]),
+        (&"fault".into(), &"index".into(), &0.into())
+    );
+    assert_eq!(
+        (&found[1]["type"], &found[1]["good"], &found[1]["faults"]),
+        (&"verified".into(), &false.into(), &1.into())
+    );
+
+    let file = data("unclean-flip-sealed/after/unclean-0/00000000000000000067.log");
+    let (code, found) = objects(&["verify", text(&file)]);
+    assert_eq!((code, &found[0]["code"], &found[0]["position"]), (1, &"checksum".into(), &2250.into()));
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_not_called_faulty() {
+    for arguments in
+        [&["verify"][..], &["verify", "/no/such/directory"], &["verify", "/etc/hostname"], &["dump", "--from"]]
+    {
+        assert_eq!(log(arguments).0, 2, "{arguments:?}");
+    }
+    for command in ["info", "dump", "repair", "rebuild-index"] {
+        let (code, _, stderr) = log(&[command, "/no/such/directory"]);
+        assert_eq!((code, stderr.contains("/no/such/directory")), (1, true), "{command}: {stderr}");
+    }
+}
+
+#[test]
+fn each_code_of_a_fault_is_documented() {
+    let documented = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/log-commands.md")).unwrap();
+    let (_, codes) = documented.split_once("## Codes").unwrap();
+    for kind in FaultKind::ALL {
+        let row = codes.lines().find(|line| line.contains(&format!("`{}`", kind.code())));
+        let row = row.unwrap_or_else(|| panic!("{} is not documented", kind.code()));
+        assert!(row.contains(&format!("| {} |", kind.severity())), "{row}");
+    }
+}
+
+#[test]
+fn info_and_dump_say_what_kafkas_tools_say() {
+    let dir = data("transactional/log/txn-0");
+    let (code, found) = objects(&["info", text(&dir)]);
+    assert_eq!((code, found.len()), (0, 1));
+    let expected: Value =
+        serde_json::from_str(&fs::read_to_string(data("transactional/expected.json")).unwrap()).unwrap();
+    let expected = &expected["dirs"]["log"]["partitions"]["txn-0"];
+    for field in ["log_start_offset", "log_end_offset", "leader_epochs", "topic_id"] {
+        assert_eq!(found[0][field], expected[field], "{field}");
+    }
+    assert_eq!(found[0]["segments"].as_array().unwrap().len(), expected["segments"].as_array().unwrap().len());
+
+    let (code, found) = objects(&["dump", "--records", text(&dir)]);
+    assert_eq!(code, 0);
+    let of = |kind: &str| found.iter().filter(|object| object["type"] == kind).count() as u64;
+    assert_eq!(Some(of("batch")), expected["batch_count"].as_u64());
+    assert_eq!(Some(of("record")), expected["record_count"].as_u64());
+
+    let (code, found) = objects(&["dump", "--records", "--from", "10", "--to", "14", text(&dir)]);
+    let offsets: Vec<_> =
+        found.iter().filter(|object| object["type"] == "record").map(|record| &record["offset"]).collect();
+    assert_eq!((code, offsets), (0, [10, 11, 12, 13].map(Value::from).iter().collect::<Vec<_>>()));
+
+    let old = data("old-formats/log/mixed-0");
+    let (code, stdout, _) = log(&["dump", "--records", text(&old)]);
+    assert_eq!(code, 0);
+    for magic in ["magic: 0", "magic: 1", "magic: 2"] {
+        assert!(stdout.contains(magic), "no {magic:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_a_dump() {
+    let mut command = highwater().unwrap();
+    let dirs = data("transactional/log");
+    command.args(["log", "dump", "--records", text(&dirs), text(&dirs), text(&dirs), text(&dirs)]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 8]).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), output.stderr.len()),
+        (Some(0), 0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn repair_says_what_it_would_do_and_does_it_when_told() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("clean-flip-active/after"), &root);
+    let segment = root.join("unclean-0/00000000000000000249.log");
+    let before = fs::read(&segment).unwrap();
+
+    let (code, stdout, _) = log(&["repair", text(&root)]);
+    assert_eq!((code, stdout.contains("--write does it")), (1, true), "{stdout}");
+    assert!(
+        fs::read(&segment).unwrap() == before
+            && fs::read_dir(segment.parent().unwrap())
+                .unwrap()
+                .all(|entry| { !entry.unwrap().file_name().to_string_lossy().contains("damaged") })
+    );
+
+    let (code, stdout, stderr) = log(&["repair", "--write", text(&root)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    assert_eq!(fs::read(&segment).unwrap().len(), before.len() - 216);
+    assert_eq!(log(&["verify", text(&root)]).0, 0);
+    assert_eq!(log(&["rebuild-index", text(&root)]).0, 0);
+    assert_eq!(log(&["verify", text(&root)]).0, 0);
+}
+
+#[test]
+fn two_replicas_are_compared() {
+    let replica = |name: &str| data("three-replicas").join(name).join("rep-0");
+    let (one, two, killed) = (replica("broker-1"), replica("broker-2"), replica("killed-broker-2"));
+    let (code, stdout, _) = log(&["diff", text(&one), text(&two)]);
+    assert_eq!((code, stdout.contains("both end at offset 170")), (0, true), "{stdout}");
+    let (code, stdout, _) = log(&["diff", text(&killed), text(&one)]);
+    assert_eq!((code, stdout.contains("part at offset 90")), (1, true), "{stdout}");
+}
+
+/// A running broker's directory is read and not judged where it is being written; what would write to it is refused.
+#[test]
+fn beside_a_running_broker_only_reading_is_allowed() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("data");
+    let mut server = Server::start(&root).unwrap();
+    let mut client = Client::connect(server.address()).unwrap();
+    crate::wire::create_topic(&mut client, "shown", 1).unwrap();
+    for _ in 0..3 {
+        crate::wire::produce(&mut client, "shown", &[b"one", b"two"]).unwrap();
+    }
+    let dir = root.join("shown-0");
+    let pid = server.pid().to_string();
+    let (code, stdout, _) = log(&["verify", text(&root)]);
+    assert_eq!((code, stdout.contains(&pid)), (0, true), "{stdout}");
+    for command in [&["info"][..], &["dump", "--records"]] {
+        let (code, stdout, stderr) = log(&[command, &[text(&dir)]].concat());
+        assert_eq!(code, 0, "{command:?}\n{stdout}{stderr}");
+    }
+    let copy = temporary.path().join("copy-0");
+    for command in [
+        &["repair", text(&root)][..],
+        &["repair", "--write", text(&dir)],
+        &["rebuild-index", text(&dir)],
+        &["truncate", "--to", "2", text(&dir)],
+        &["truncate", "--to", "2", "--write", text(&dir)],
+        &["copy", text(&dir), text(&copy)],
+    ] {
+        let (code, _, stderr) = log(command);
+        assert_eq!((code, stderr.contains(&pid)), (1, true), "{command:?}: {stderr}");
+    }
+    server.stop().unwrap();
+
+    assert_eq!(log(&["copy", text(&dir), text(&copy)]).0, 0);
+    assert_eq!(log(&["truncate", "--to", "4", "--write", text(&dir)]).0, 0);
+    let (code, stdout, _) = log(&["verify", text(&root)]);
+    assert_eq!((code, stdout.contains("in use")), (0, false), "{stdout}");
+    let (code, stdout, _) = log(&["diff", text(&copy), text(&dir)]);
+    assert_eq!((code, stdout.contains("B ends at offset 4, A goes on to 6")), (0, true), "{stdout}");
+    server.start_again().unwrap();
+    let (_, stdout, _) = log(&["info", text(&dir)]);
+    assert!(stdout.contains("0 to 4"), "{stdout}");
+}
