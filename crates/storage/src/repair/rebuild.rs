@@ -68,6 +68,8 @@ struct Pass<'p> {
     open: OpenTransactions,
     epochs: EpochHistory,
     expected: Offset,
+    /// No batch is missing so far, and none before the first is needed to know what was open there.
+    knows_all: bool,
     due: Vec<Offset>,
 }
 
@@ -83,8 +85,9 @@ impl Rebuild {
         };
         due.reverse();
         // What lies before the first segment is known from its snapshot only.
-        let producers =
-            snapshots::read(place, first, MAX_PRODUCERS)?.unwrap_or_else(|| ProducerTable::new(MAX_PRODUCERS));
+        let before = snapshots::read(place, first, MAX_PRODUCERS)?;
+        let knows_all = first == Offset::ZERO || before.is_some();
+        let producers = before.unwrap_or_else(|| ProducerTable::new(MAX_PRODUCERS));
         let mut pass = Pass {
             rebuild: self,
             place,
@@ -93,6 +96,7 @@ impl Rebuild {
             open: OpenTransactions::default(),
             epochs: EpochHistory::new(),
             expected: first,
+            knows_all,
             due,
         };
         let segments = pass.files.segments.clone();
@@ -112,12 +116,14 @@ impl Pass<'_> {
         let mut aborted: BTreeMap<Offset, AbortedTransaction> = BTreeMap::new();
         let next = self.files.segments.iter().map(|segment| segment.base).find(|next| *next > base);
         let mut walk = SegmentWalk::new(&*file, base, files.log.bytes, next);
+        self.knows_all &= base <= self.expected;
         self.expected = self.expected.max(base);
         loop {
             let before = walk.position();
             match walk.next_piece().context("read", path)? {
                 Piece::End => break,
                 Piece::Batch { position, batch, .. } => {
+                    self.knows_all &= batch.base_offset() <= self.expected;
                     // Of what is missing an old index may know more than the batches.
                     aborted.extend(known.take(self.expected..batch.base_offset()));
                     self.snapshots_up_to(batch.base_offset())?;
@@ -134,7 +140,8 @@ impl Pass<'_> {
             read(walk.position() - before);
         }
         indexes.finish();
-        aborted.extend(known.take(self.expected..next.unwrap_or(Offset::MAX)));
+        // Past the end of the log offsets will be given to other records.
+        aborted.extend(known.take(self.expected..next.unwrap_or(self.expected)));
         if self.rebuild.indexes.contains(&base) {
             IndexWriter::write_files(place, base, indexes.indexes())?;
         }
@@ -164,9 +171,12 @@ impl Pass<'_> {
         let had_records = self.open.end(batch.producer_id());
         let last = batch.last_offset();
         let said = known.take(last..last.next()).next().map(|(_, entry)| entry);
-        let entry = match said.filter(|entry| contradiction(entry, batch.header(), completed).is_none()) {
-            Some(said) => Some(said),
-            None => completed.filter(|_| had_records).and_then(|completed| completed.aborted()),
+        let said = said.filter(|entry| contradiction(entry, batch.header(), completed).is_none());
+        let built = completed.filter(|_| had_records).and_then(|completed| completed.aborted());
+        let entry = match (said, built) {
+            // They agree on the transaction. What was open beside it only a replay without gaps can tell.
+            (Some(said), Some(built)) if self.knows_all && said.first_offset == built.first_offset => Some(built),
+            (said, built) => said.or(built),
         };
         aborted.extend(entry.map(|entry| (last, entry)));
     }
