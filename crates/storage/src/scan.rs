@@ -86,25 +86,6 @@ impl<'f> Walk<'f> {
         Ok(found)
     }
 
-    /// Whether all bytes from here to the end are zero, as they are where space was allocated ahead.
-    pub(crate) fn only_zeros_left(&mut self) -> io::Result<bool> {
-        let (mut position, end) = (self.position, self.end);
-        let mut buffer = vec![0; WINDOW_BYTES];
-        while position < end {
-            let count = usize::try_from(end - position).unwrap_or(usize::MAX).min(buffer.len());
-            let Some(chunk) = buffer.get_mut(..count) else { break };
-            let read = self.file.read_full_at(chunk, position)?;
-            if read == 0 {
-                break;
-            }
-            if chunk.iter().take(read).any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-            position += read as u64;
-        }
-        Ok(true)
-    }
-
     /// The header at the position, if a batch that ends within the walk begins there.
     fn peek(&mut self, window: usize) -> io::Result<Found<BatchHeader>> {
         let position = self.position;

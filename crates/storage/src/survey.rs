@@ -5,15 +5,18 @@
 //! rest of the batch is intact and one value only fits; else the batch is damaged. Behind damage the walk goes on at the
 //! next header with a fitting base offset whose checksum is right.
 
+mod plausible;
+
 use std::io;
 
-use crate::batch::{BatchFault, BatchHeader, CRC_START, HEADER_BYTES, MAGIC, MAGIC_END, frame_length};
+use crate::batch::{BatchFault, BatchHeader, HEADER_BYTES, MAGIC, MAGIC_END, frame_length};
 use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, Damaged};
 use crate::fs::File;
 use crate::recovery::RepairedField;
 use crate::window::Window;
 use crate::{LeaderEpoch, Offset};
+use plausible::{Checksum, has_plausible_fields, is_an_epoch, may_begin_batch};
 
 /// Bytes read at a time.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -525,63 +528,6 @@ impl<'f> Survey<'f> {
     fn may_follow(&self, header: &BatchHeader) -> bool {
         header.base_offset() >= self.expected && header.last_offset() < self.limit && has_plausible_fields(header)
     }
-}
-
-/// The checksum of a batch, piece by piece: which one it is depends on the format version.
-enum Checksum {
-    Crc32c(u32),
-    Crc32(crc32fast::Hasher),
-}
-
-impl Checksum {
-    fn new(header: &BatchHeader) -> Self {
-        if header.is_legacy() { Self::Crc32(crc32fast::Hasher::new()) } else { Self::Crc32c(0) }
-    }
-
-    /// The first byte it covers.
-    fn covers_from(&self) -> usize {
-        match self {
-            Self::Crc32c(_) => CRC_START,
-            Self::Crc32(_) => MAGIC_END - 1,
-        }
-    }
-
-    fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Crc32c(crc) => *crc = crc32c::crc32c_append(*crc, bytes),
-            Self::Crc32(hasher) => hasher.update(bytes),
-        }
-    }
-
-    fn finish(self) -> u32 {
-        match self {
-            Self::Crc32c(crc) => crc,
-            Self::Crc32(hasher) => hasher.finalize(),
-        }
-    }
-}
-
-/// Whether a header may begin with these bytes, by the two fields that rule out most.
-fn may_begin_batch(bytes: &[u8], offsets: &std::ops::Range<i64>) -> bool {
-    let base = bytes.first_chunk().map(|base| i64::from_be_bytes(*base));
-    let magic = bytes.get(MAGIC_END - 1).copied();
-    base.is_some_and(|base| offsets.contains(&base))
-        && magic.is_some_and(|magic| i8::try_from(magic).is_ok_and(|magic| magic <= MAGIC))
-}
-
-/// Whether no field of a header has a value that no program writes.
-fn has_plausible_fields(header: &BatchHeader) -> bool {
-    let records = i64::from(header.record_count());
-    header.last_offset_delta() >= 0
-        && !header.attributes().has_unknown_bits()
-        && header.attributes().codec().is_ok()
-        // Compaction takes records away and leaves the offsets.
-        && records <= i64::from(header.last_offset_delta()) + 1
-}
-
-/// Whether a number is an epoch or says that there is none.
-fn is_an_epoch(epoch: LeaderEpoch) -> bool {
-    epoch.is_some() || epoch == LeaderEpoch::NONE
 }
 
 #[cfg(test)]

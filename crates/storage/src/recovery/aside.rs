@@ -41,7 +41,9 @@ impl<'p> SideFiles<'p> {
     /// Returns the file, or `None` if there is no room.
     pub(super) fn keep(&mut self, aside: &Aside, goes_as_a_whole: bool) -> Result<Option<PathBuf>, OpenError> {
         let (position, bytes) = (aside.found.position, aside.found.bytes);
-        if bytes > self.bytes_left {
+        // The log needs room more than what was cut off it.
+        let free = self.place.fs.free_space(&self.place.dir).context("ask for free space in", &self.place.dir)?;
+        if bytes > self.bytes_left || bytes > free / 2 {
             return Ok(None);
         }
         let base_offset = aside.segment.base();
@@ -63,10 +65,6 @@ impl<'p> SideFiles<'p> {
     fn copy(&self, file: &dyn File, aside: &Aside, to: &std::path::Path) -> Result<bool, OpenError> {
         let Place { fs, dir, .. } = self.place;
         let (position, bytes) = (aside.found.position, aside.found.bytes);
-        // The log needs room more than what was cut off it.
-        if fs.free_space(dir).context("ask for free space in", dir)? / 2 < bytes {
-            return Ok(false);
-        }
         // Of a name that the next opening would remove.
         let temporary = dir.join(format!("{}.tmp", file_name(aside)));
         let written = (|| {
