@@ -4,6 +4,7 @@
 mod support;
 
 mod crash;
+mod kafkas;
 mod keyed;
 mod model;
 mod rules;
