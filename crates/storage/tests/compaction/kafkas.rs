@@ -57,7 +57,8 @@ fn what_kafka_compacted_loses_nothing_but_what_is_superseded_and_then_nothing_mo
         let sizes = || {
             let mut sizes: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap()).collect();
             sizes.retain(|entry| entry.file_name().to_string_lossy().ends_with(".log"));
-            let mut sizes: Vec<_> = sizes.iter().map(|one| (one.file_name(), std::fs::read(one.path()).unwrap())).collect();
+            let mut sizes: Vec<_> =
+                sizes.iter().map(|one| (one.file_name(), std::fs::read(one.path()).unwrap())).collect();
             sizes.sort();
             sizes
         };
