@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use highwater_benches::{Subject, measure};
 
-/// Turns of each contender; odd, so that the median is one of them.
-const TURNS: usize = 5;
+/// Turns of each contender; odd, so that the median is one of them. Many short ones: on a busy machine the pairs are to be
+/// measured close to each other.
+const TURNS: usize = 21;
 
 /// About how long one turn takes.
-const TURN: Duration = Duration::from_millis(200);
+const TURN: Duration = Duration::from_millis(50);
 
 /// What a row's figures are.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +82,7 @@ fn warm_up(subject: &mut dyn Subject, quick: bool) -> u64 {
     let mut rounds = 1;
     loop {
         let (took, _) = measure(subject, rounds);
-        if took > TURN / 8 {
+        if took > TURN / 4 {
             let wanted = TURN.as_secs_f64() / (took.as_secs_f64() / rounds as f64);
             return (wanted as u64).max(1);
         }
