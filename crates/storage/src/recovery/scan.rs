@@ -288,7 +288,9 @@ fn whole<'f>(segment: &Segment, file: &'f dyn File) -> Survey<'f> {
 fn take_marked_epoch(mark: &FlushMark, batch: &mut Sound) {
     let known = crate::batch::BatchHeader::decode(&mark.header);
     let found = batch.header.leader_epoch();
+    // The checksum alone does not tell one batch from another: equal records have equal ones.
     if batch.position != mark.batch_position
+        || known.base_offset() != batch.header.base_offset()
         || known.is_legacy()
         || known.crc() != batch.header.crc()
         || known.leader_epoch() == found
