@@ -1,5 +1,6 @@
 //! The command line: what each subcommand takes, and how logs are written.
 
+mod bench;
 mod log;
 mod serve;
 mod topics;
@@ -25,6 +26,8 @@ enum Command {
     Topics(topics::TopicsArguments),
     /// Look into the files of logs.
     Log(log::LogArguments),
+    /// Measure this machine.
+    Bench(bench::BenchArguments),
     /// Watch three brokers replicate a file, lose their leader and lose nothing.
     Demo(crate::demo::DemoArguments),
 }
@@ -45,6 +48,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Serve(arguments) => serve::run(&arguments)?,
         Command::Topics(arguments) => topics::run(&arguments)?,
         Command::Demo(arguments) => crate::demo::run(&arguments)?,
+        Command::Bench(arguments) => return bench::run(&arguments),
         Command::Log(arguments) => return log::run(&arguments),
     }
     Ok(ExitCode::SUCCESS)
