@@ -22,14 +22,15 @@ pub(crate) struct Cleanable {
 }
 
 impl Cleanable {
-    /// Of all segments that end at or below `limit` those from `first_dirty` on are dirty.
+    /// Of all segments that end at or below `limit` those from `first_dirty` on are dirty. One that begins there is not among
+    /// them, though it ends there while it is empty: it is about to grow.
     pub(crate) fn of<'s>(
         segments: impl Iterator<Item = (&'s Arc<Segment>, Offset)>,
         first_dirty: Offset,
         limit: Offset,
     ) -> Self {
         let mut cleanable = Self::default();
-        for (segment, end) in segments.take_while(|(_, end)| *end <= limit) {
+        for (segment, end) in segments.take_while(|(segment, end)| *end <= limit && segment.base() < limit) {
             if end <= first_dirty {
                 cleanable.clean_bytes += segment.len();
             } else {

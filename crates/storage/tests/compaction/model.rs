@@ -234,7 +234,7 @@ fn run(seed: u64) {
 /// So many logs; more with `HIGHWATER_COMPACTION_SEEDS`.
 #[test]
 fn drawn_logs_keep_the_last_value_of_each_key_whatever_happens() {
-    let seeds = std::env::var("HIGHWATER_COMPACTION_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    let seeds = std::env::var("HIGHWATER_COMPACTION_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(100);
     for seed in 0..seeds {
         run(seed);
     }
