@@ -111,7 +111,8 @@ impl Log {
         let first_dirty = self.cleaner_offset();
         // What is being compacted must be durable with all that follows from it, and must not be where the flush mark is.
         let durable = self.sealed.first().map_or(self.recovery_point, |sealed| sealed.segment.base());
-        let stable = self.last_stable_offset(high_watermark);
+        // What a marker that a power cut may take has decided is not decided.
+        let stable = self.last_stable_offset(high_watermark.min(self.flushed()));
         let limit = stable.min(durable).min(self.recovery_point).min(self.active.segment.base());
         let segments = self.shared.segments();
         let cleanable = Cleanable::of(segments.with_ends(self.end()), first_dirty, limit);
