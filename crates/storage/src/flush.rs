@@ -209,6 +209,7 @@ impl FlushJob {
         if let Some(snapshot) = &sealed.snapshot {
             replace_file(&*self.place.fs, &self.place.path(sealed.end, SegmentFile::ProducerSnapshot), snapshot)?;
         }
+        // Before the indexes: where those are, recovery takes this file to be complete, or to be missing for good.
         if let Some(aborted) = &sealed.aborted {
             transactions::write_file(&self.place, sealed.segment.base(), aborted)?;
             sealed.segment.transactions().unload();

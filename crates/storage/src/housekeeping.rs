@@ -5,15 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, Weak};
 
-use crate::checkpoint::replace_file;
 use crate::compaction::{Piece, PieceDone};
-use crate::error::{FlushError, ReadError, TruncateError};
+use crate::error::{FlushError, ReadError};
 use crate::flush::{FlushDone, FlushJob, JobControl};
 use crate::index::AbortedTransaction;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{IoContext, IoError};
-use crate::log::{Log, is_out_of_room};
-use crate::names::SegmentFile;
+use crate::log::Log;
 use crate::retention::{self, Candidate};
 use crate::scrub::{ScrubDone, ScrubJob};
 use crate::segment::{Place, Segment};
@@ -222,8 +220,9 @@ impl WorkJob {
                     let _writing = control.writing();
                     let still_there = control.still_has(&segment, end);
                     let write = || {
-                        indexes.map_or(Ok(()), |indexes| IndexWriter::write_files(&place, segment.base(), &indexes))?;
-                        aborted.map_or(Ok(()), |aborted| transactions::write_file(&place, segment.base(), &aborted))
+                        // First, as where a segment is sealed: where there are indexes, recovery looks for no more.
+                        aborted.map_or(Ok(()), |aborted| transactions::write_file(&place, segment.base(), &aborted))?;
+                        indexes.map_or(Ok(()), |indexes| IndexWriter::write_files(&place, segment.base(), &indexes))
                     };
                     if still_there { write().map(|()| true) } else { Ok(false) }
                 };
@@ -433,12 +432,9 @@ impl Log {
         if count == candidates.len() {
             self.roll(base)?;
         }
+        self.keep_snapshot_at(base)?;
         if base > self.start() {
-            self.advance_start(base).map_err(|error| match error {
-                TruncateError::Io(error) => FlushError::Io(error),
-                TruncateError::Closed(fence) => FlushError::Closed(fence),
-                other => unreachable!("a segment's end is neither negative nor past the log's: {other}"),
-            })?;
+            self.move_start(base)?;
         }
         self.retire_below(base, now).map(|step| Some(Work::Done(Ok(step))))
     }
@@ -448,7 +444,6 @@ impl Log {
     fn retire_below(&mut self, base: Offset, now: TimestampMs) -> Result<Step, FlushError> {
         let side_files = self.side_files.clone();
         let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
-        self.keep_snapshot_at(base)?;
         let (retired, kept) = self.shared.segments().split_below(base);
         self.shared.set_segments(kept);
         self.sealed.retain(|sealed| sealed.segment.base() >= base);
@@ -480,17 +475,23 @@ impl Log {
         self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
     }
 
-    /// Writes the snapshot that the last of the segments below `base` owes, if it was not written: what is known of
-    /// producers that are silent since, of open transactions too, is nowhere else once the segments are gone.
+    /// Sees to it that there is a snapshot at `base`, below which segments are to go: what is known of producers that are
+    /// silent since, of open transactions too, is nowhere else then.
     fn keep_snapshot_at(&self, base: Offset) -> Result<(), IoError> {
-        let owed = self.sealed.iter().find(|sealed| sealed.end == base);
-        let Some(snapshot) = owed.and_then(|sealed| sealed.snapshot.as_deref()) else { return Ok(()) };
-        match replace_file(&*self.place.fs, &self.place.path(base, SegmentFile::ProducerSnapshot), snapshot) {
-            // Retention makes the room that is missing. Until a snapshot is written, those producers are known to this
-            // process only.
-            Err(error) if is_out_of_room(&error) => Ok(()),
-            written => written,
-        }
+        let owed = self.sealed.iter().find(|sealed| sealed.end == base).and_then(|sealed| sealed.snapshot.clone());
+        let snapshot = match owed {
+            Some(snapshot) => snapshot,
+            // There should be one, which is read and nothing else, but a disk that lost it has the batches still.
+            None => {
+                match snapshots::reload(&self.place, &self.shared.segments(), base, self.options.max_producer_ids) {
+                    Ok(reloaded) => reloaded.producers.encode_snapshot().into(),
+                    // What cannot be read is not to keep segments from going.
+                    Err(_) => return Ok(()),
+                }
+            }
+        };
+        let _writing = self.side_files.lock().unwrap_or_else(PoisonError::into_inner);
+        snapshots::write_unless_there(&self.place, base, &snapshot)
     }
 
     /// The time a segment's age counts from: its largest timestamp. Without one, and where it lies in the future and

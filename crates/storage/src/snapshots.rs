@@ -4,9 +4,11 @@ use std::io;
 
 use crate::Offset;
 use crate::batch::BatchView;
+use crate::checkpoint::{read_small_file, replace_file};
 use crate::error::ReadError;
 use crate::fs::OpenMode;
 use crate::io::{FileExt, IoContext, IoError};
+use crate::log::is_out_of_room;
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::producers::{CompletedTransaction, ProducerTable};
 use crate::segment::{Located, Place};
@@ -42,6 +44,25 @@ pub(crate) fn read(place: &Place, offset: Offset, max_producers: usize) -> Resul
     let read = file.read_full_at(&mut bytes, 0).context("read", &path)?;
     bytes.truncate(read);
     Ok(ProducerTable::decode_snapshot(&bytes, max_producers).ok())
+}
+
+/// Writes a snapshot, durably, if its file does not say the same already. On a full disk there is none: retention makes
+/// the room that is missing, and is not to wait for it.
+pub(crate) fn write_unless_there(place: &Place, at: Offset, snapshot: &[u8]) -> Result<(), IoError> {
+    if says(place, at, snapshot)? {
+        return Ok(());
+    }
+    let path = place.path(at, SegmentFile::ProducerSnapshot);
+    match replace_file(&*place.fs, &path, snapshot) {
+        Err(error) if is_out_of_room(&error) => Ok(()),
+        written => written,
+    }
+}
+
+/// Whether the snapshot at `at` has these bytes.
+pub(crate) fn says(place: &Place, at: Offset, snapshot: &[u8]) -> Result<bool, IoError> {
+    let path = place.path(at, SegmentFile::ProducerSnapshot);
+    Ok(read_small_file(&*place.fs, &path, SNAPSHOT_BYTES_MAX)?.as_deref() == Some(snapshot))
 }
 
 /// Removes the snapshots that are not in `keep`.

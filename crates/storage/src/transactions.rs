@@ -6,11 +6,12 @@
 //! `ProducerStateManager`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Offset;
-use crate::batch::BatchView;
+use crate::batch::{BatchHeader, BatchView};
 use crate::error::ReadError;
 use crate::fs::OpenMode;
 use crate::index::{AbortedTransaction, IndexError, SealedTransactionIndex, collect_from, encode_transactions};
@@ -20,7 +21,7 @@ use crate::names::SegmentFile;
 use crate::producers::{CompletedTransaction, MAX_PRODUCERS, ProducerTable};
 use crate::segment::{Place, Segment};
 use crate::segments::Segments;
-use crate::snapshots;
+use crate::snapshots::{self, with_view};
 use crate::survey::{Frame, Step, Survey};
 
 /// What holds the last stable offset back.
@@ -158,14 +159,61 @@ impl SegmentTransactions {
             return with(aborted);
         }
         let loaded = match load(place, segment.base(), end)? {
-            Some(loaded) => loaded,
-            None => {
-                let rebuilt = AbortedBuilder::of_segment(place, segment, segments)?.finish();
+            Some(loaded) if loaded.is_confirmed(segment, segments, end)? => loaded,
+            _ => {
+                let rebuilt = AbortedBuilder::of_segment(place, segment, segments, end)?.finish();
                 self.unwritten.store(true, Ordering::Relaxed);
                 Aborted::Memory(rebuilt)
             }
         };
         with(aborted.insert(loaded))
+    }
+}
+
+impl Aborted {
+    /// Whether the batches that the entries point to are there: the marker, and the batch that the transaction began with,
+    /// unless compaction took that away.
+    fn is_confirmed(&self, segment: &Segment, segments: &Segments, end: Offset) -> Result<bool, ReadError> {
+        let Self::File(index) = self else { return Ok(true) };
+        let path = segment.place().path(segment.base(), SegmentFile::TransactionIndex);
+        for entry in index.entries().context("read", &path)? {
+            let marker = unless_damaged(segment.locate(entry.last_offset, end))?;
+            let is_marker = |header: &BatchHeader| {
+                header.is_control()
+                    && header.producer_id() == entry.producer_id
+                    && header.base_offset() <= entry.last_offset
+            };
+            if !marker.is_none_or(|marker| marker.is_some_and(|marker| is_marker(&marker.header))) {
+                return Ok(false);
+            }
+            for (offset, of_producer) in
+                [(entry.first_offset, Some(entry.producer_id)), (entry.last_stable_offset, None)]
+            {
+                if offset > entry.last_offset {
+                    continue;
+                }
+                let Some((holding, next)) = segments.holding_with_next(offset).next() else { continue };
+                let Some(Some(found)) = unless_damaged(holding.locate(offset, next))? else { continue };
+                let header = &found.header;
+                let is_gone = header.base_offset() > offset;
+                let begins = header.base_offset() == offset
+                    && header.is_transactional()
+                    && !header.is_control()
+                    && of_producer.is_none_or(|producer| producer == header.producer_id());
+                if !is_gone && !begins {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// `None` where damage hides what is asked for.
+fn unless_damaged<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match found {
+        Err(ReadError::Corrupt { .. }) => Ok(None),
+        found => found.map(Some),
     }
 }
 
@@ -212,7 +260,7 @@ pub(crate) fn reconcile_all(segments: &Segments, log_end: Offset) -> Result<u32,
     let mut wrong = 0;
     for (segment, end) in segments.with_ends(log_end) {
         let mut builder = AbortedBuilder::new(segment.base(), producers);
-        builder.take_all(segment)?;
+        builder.take_all(segment, end)?;
         producers = builder.producers.clone();
         wrong += u32::from(segment.reconcile_aborted(segments, end, builder)?);
     }
@@ -242,6 +290,12 @@ impl Segment {
             Aborted::Memory(entries) => Ok(collect_from(entries, from, upper, found)),
             Aborted::File(index) => Ok(index.collect(from, upper, found).context("read", &path)?),
         })
+    }
+
+    /// As [`Segment::reconcile_aborted`], after reading the batches for it.
+    pub(crate) fn reconcile_aborted_by_reading(&self, segments: &Segments, end: Offset) -> Result<bool, ReadError> {
+        let read = AbortedBuilder::of_segment(self.place(), self, segments, end)?;
+        self.reconcile_aborted(segments, end, read)
     }
 
     /// Holds the index against the segment's batches, which `read` has taken in from the first to the last. Returns
@@ -290,7 +344,8 @@ pub(crate) struct AbortedBuilder {
     /// The last marker of each producer.
     last_markers: BTreeMap<i64, Offset>,
     base: Offset,
-    end: Offset,
+    /// Damaged stretches, of whose markers the index alone knows.
+    unread: Vec<Range<Offset>>,
 }
 
 #[derive(Debug)]
@@ -306,7 +361,7 @@ impl AbortedBuilder {
     /// To take in the batches from `base` on, where the producers are in this state.
     pub(crate) fn new(base: Offset, producers: ProducerTable) -> Self {
         let (entries, aborts, last_markers) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { producers, entries, aborts, last_markers, base, end: base }
+        Self { producers, entries, aborts, last_markers, base, unread: Vec::new() }
     }
 
     /// To take in the batches of the segment at `base`: with the producers' state from the newest snapshot at or below
@@ -316,25 +371,23 @@ impl AbortedBuilder {
         Ok(Self::new(base, snapshots::reload(place, segments, base, MAX_PRODUCERS)?.producers))
     }
 
-    /// With all batches of the segment taken in that can be made out.
-    fn of_segment(place: &Place, segment: &Segment, segments: &Segments) -> Result<Self, ReadError> {
+    /// With all batches of the segment taken in, but for damaged ones.
+    fn of_segment(place: &Place, segment: &Segment, segments: &Segments, end: Offset) -> Result<Self, ReadError> {
         let mut builder = Self::at(place, segments, segment.base())?;
-        builder.take_all(segment)?;
+        builder.take_all(segment, end)?;
         Ok(builder)
     }
 
-    fn take_all(&mut self, segment: &Segment) -> Result<(), ReadError> {
+    fn take_all(&mut self, segment: &Segment, end: Offset) -> Result<(), ReadError> {
         let file = segment.file()?;
-        let frame = Frame::whole(segment.base(), segment.len(), Offset::MAX);
+        let frame = Frame::whole(segment.base(), segment.len(), end);
         let mut survey = Survey::new(&*file, frame).passing_over(segment.known_damage().all());
         loop {
             match survey.step().context("read", &segment.path())? {
                 Step::Batch(batch) => {
-                    snapshots::with_view(&mut survey, &batch, |view| self.take(view))
-                        .context("read", &segment.path())?;
-                    self.end = batch.header.next_offset();
+                    with_view(&mut survey, &batch, |batch| self.take(batch)).context("read", &segment.path())?;
                 }
-                Step::Damage(stretch) => self.end = stretch.offsets.end,
+                Step::Damage(stretch) => self.unread.push(stretch.offsets),
                 Step::Zeros(_) | Step::End => return Ok(()),
             }
         }
@@ -342,7 +395,6 @@ impl AbortedBuilder {
 
     /// Takes in the next batch.
     pub(crate) fn take(&mut self, batch: &BatchView<'_>) {
-        self.end = batch.next_offset();
         let completed = self.producers.replicated(batch);
         self.entries.extend(completed.and_then(|completed| completed.aborted()));
         if let Some(TransactionMarker { producer_id, is_abort, .. }) = TransactionMarker::of(batch) {
@@ -382,8 +434,10 @@ impl AbortedBuilder {
                 (None, from_batches) => from_batches,
             });
         }
-        // Where reading stopped at damage, what lies behind it is known from the index alone.
-        right.extend(entries.filter(|entry| entry.last_offset >= self.end));
+        let is_unread =
+            |entry: &&AbortedTransaction| self.unread.iter().any(|range| range.contains(&entry.last_offset));
+        right.extend(known.iter().filter(is_unread));
+        right.sort_unstable_by_key(|entry| entry.last_offset);
         (right != known).then_some(right)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::Offset;
 use crate::epochs::EpochHistory;
-use crate::error::{AppendError, Damaged, Fence, ReadError, TruncateError};
+use crate::error::{AppendError, Damaged, Fence, FlushError, ReadError, TruncateError};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::log::{Active, EPOCHS_FILE, LastBatch, Log, is_out_of_room, write_epochs};
@@ -47,7 +47,13 @@ pub(crate) fn remove_segments(place: &Place, segments: &[Arc<Segment>]) -> Resul
 /// is believed only of a segment that is sealed.
 pub(crate) fn remove_index_files(place: &Place, base: Offset) -> Result<(), IoError> {
     place.remove(&place.path(base, SegmentFile::OffsetIndex))?;
-    place.remove(&place.path(base, SegmentFile::TimeIndex))?;
+    place.remove(&place.path(base, SegmentFile::TimeIndex))
+}
+
+/// As [`remove_index_files`], with the transaction index: of a segment that may have been longer. One that only grows
+/// keeps it, for it holds as far as it goes, and were it missing nobody would notice.
+pub(crate) fn remove_all_index_files(place: &Place, base: Offset) -> Result<(), IoError> {
+    remove_index_files(place, base)?;
     place.remove(&place.path(base, SegmentFile::TransactionIndex))
 }
 
@@ -125,7 +131,7 @@ impl Log {
             segment.known_damage().cut(position);
             // Only now the files: a reader that was under way notices and reads again.
             remove_segments(&log.place, removed.all())?;
-            remove_index_files(&log.place, segment.base())?;
+            remove_all_index_files(&log.place, segment.base())?;
             snapshots::remove_unless(&log.place, |offset| offset <= kept_end)?;
             // Both synced before anything is appended: else a crash could put old batches behind new ones.
             log.place.sync_dir()?;
@@ -177,10 +183,12 @@ impl Log {
     /// Moves the log start up to `to`, durably; at or below the start nothing happens. Returns the start.
     ///
     /// What lies below cannot be read any more; the files of segments wholly below go with
-    /// [housekeeping](Log::housekeeping).
+    /// [housekeeping](Log::housekeeping). What is below is [flushed](Log::flush) before, if it was not: the state of the
+    /// producers behind the start follows from it.
     ///
     /// # Errors
-    /// [`TruncateError::PastEnd`] past the end of the log; [`TruncateError::Io`] if nothing was changed.
+    /// [`TruncateError::PastEnd`] past the end of the log; [`TruncateError::Io`] if nothing was changed;
+    /// [`TruncateError::Closed`] if the flush failed.
     pub fn advance_start(&mut self, to: Offset) -> Result<Offset, TruncateError> {
         self.shared.usable()?;
         let (start, end) = (self.start(), self.end());
@@ -190,12 +198,24 @@ impl Log {
         if to <= start {
             return Ok(start);
         }
+        if to > self.flushed() {
+            self.flush().map_err(|error| match error {
+                FlushError::Io(error) => TruncateError::Io(error),
+                FlushError::Closed(fence) => TruncateError::Closed(fence),
+            })?;
+        }
+        self.move_start(to)?;
+        Ok(to)
+    }
+
+    /// Moves the log start up, durably, to an offset in the log.
+    pub(crate) fn move_start(&mut self, to: Offset) -> Result<(), IoError> {
         self.record_state(to, self.recovery_point, self.flush_mark())?;
         self.shared.set_start(to);
         if self.epochs.truncate_from_start(to) {
             self.epochs_changed();
         }
-        Ok(to)
+        Ok(())
     }
 
     /// Empties the log, to go on at `base`, with everything below `start` unreadable.

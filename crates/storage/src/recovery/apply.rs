@@ -21,7 +21,7 @@ use crate::segments::Segments;
 use crate::snapshots;
 use crate::state_file::{LogState, StateFile};
 use crate::transactions::{self, Undecided};
-use crate::truncation::{remove_index_files, remove_segments};
+use crate::truncation::{remove_all_index_files, remove_segments};
 use crate::{Offset, TopicId};
 
 impl Examined {
@@ -44,18 +44,45 @@ impl Examined {
             self.sync_scanned(floor)?;
             self.write_scanned_indexes(floor)?;
         }
+        self.write_producers()?;
         self.into_log(state, topic_id)
+    }
+
+    /// Writes what was found out about the producers.
+    fn write_producers(&self) -> Result<(), OpenError> {
+        for (base, snapshot) in self.plan.snapshots.iter().filter(|(base, _)| *base <= self.end) {
+            snapshots::write_unless_there(&self.place, *base, snapshot)?;
+        }
+        if self.plan.write_producers {
+            // The snapshot last, for its absence is what the rest was noticed by.
+            for segment in &self.segments {
+                if let Some(aborted) = segment.transactions().rebuilt() {
+                    match transactions::write_file(&self.place, segment.base(), &aborted) {
+                        Err(error) if is_out_of_room(&error) => return Ok(()), // The next open finds the same.
+                        written => written?,
+                    }
+                    segment.transactions().rebuilt_written();
+                }
+            }
+            snapshots::write_unless_there(&self.place, self.end, &self.producers.encode_snapshot())?;
+        }
+        Ok(())
     }
 
     /// Writes the index files that were missing.
     fn write_missing_indexes(&mut self) -> Result<(), OpenError> {
         for segment in &self.plan.unindexed {
             let Indexes::Memory(indexes) = segment.indexes().map_err(unread)? else { continue };
-            match IndexWriter::write_files(&self.place, segment.base(), &indexes) {
+            // The transactions first: where there are indexes, nobody looks for more.
+            let aborted = segment.transactions().rebuilt();
+            let written =
+                aborted.map_or(Ok(()), |aborted| transactions::write_file(&self.place, segment.base(), &aborted));
+            match written.and_then(|()| IndexWriter::write_files(&self.place, segment.base(), &indexes)) {
                 Err(error) if is_out_of_room(&error) => {} // For housekeeping, then.
                 written => {
                     written?;
                     segment.rebuilt_indexes_written();
+                    segment.transactions().rebuilt_written();
                 }
             }
         }
@@ -141,7 +168,7 @@ impl Examined {
     fn sync_scanned(&self, floor: usize) -> Result<(), OpenError> {
         // The last one grows again, and when it is sealed these would be believed, or even missed by the rebuild.
         if let Some(last) = self.segments.last() {
-            remove_index_files(&self.place, last.base())?;
+            remove_all_index_files(&self.place, last.base())?;
         }
         for segment in self.segments.iter().skip(floor) {
             segment.file()?.sync_data().context("sync", &segment.path())?;
@@ -201,6 +228,8 @@ impl Examined {
         // A snapshot serves where a truncation or a scan may begin: at a segment's base, and at the end. Each clean close
         // leaves one at its end, which the next makes superfluous.
         let latest = known.iter().copied().filter(|offset| *offset <= self.end).max();
+        // Where the log begins anew, what was known further below may be outdated.
+        let latest = latest.filter(|latest| !self.plan.creates || *latest == self.end);
         let bases: BTreeSet<Offset> = self.segments.iter().map(|segment| segment.base()).collect();
         snapshots::remove_unless(&self.place, |offset| Some(offset) == latest || bases.contains(&offset))?;
         self.report.snapshots_removed += u32::try_from(past_end).unwrap_or(u32::MAX);

@@ -115,7 +115,7 @@ impl Examined {
         self.read_epochs()?;
         let Some(first) = self.segments.first().map(|segment| segment.base()) else {
             self.report.clean = true;
-            self.start_empty(log_start(state));
+            self.start_empty(log_start(state))?;
             return Ok(());
         };
         if let Some(known) = state.last()
@@ -125,7 +125,7 @@ impl Examined {
         {
             // The start is recorded before segments go, so this one never was the first: those before it were being
             // removed as well, and a power cut has brought this one back.
-            self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first });
+            self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first })?;
             return Ok(());
         }
         let mut tail = None;
@@ -167,12 +167,14 @@ impl Examined {
                 let sync_failed = own.is_some_and(|known| known.sync_failed);
                 // A log that we wrote has no gaps between segments; one of Kafka's may.
                 let contiguous = known.is_some() && !passed_on;
-                self.scan(Trust::new(mark, synced), contiguous, sync_failed)?;
+                // The epochs are written before the recovery point moves, not before the log start does.
+                let epochs_upto = synced.min(self.recovery_point);
+                self.scan(Trust::new(mark, synced), epochs_upto, contiguous, sync_failed)?;
             }
         }
         let log_start = log_start(state);
         if self.end < log_start {
-            self.start_over(log_start, CutReason::BelowLogStart { log_start });
+            self.start_over(log_start, CutReason::BelowLogStart { log_start })?;
             return Ok(());
         }
         self.start = log_start.max(first);
@@ -217,20 +219,23 @@ impl Examined {
     }
 
     /// Makes the first segment of a log that has none.
-    fn start_empty(&mut self, base: Offset) {
+    fn start_empty(&mut self, base: Offset) -> Result<(), OpenError> {
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
         self.active = Some(Active::new(segment.clone(), &self.options));
         segment.transactions().set(Vec::new());
         self.segments = vec![segment];
         (self.start, self.end, self.recovery_point) = (base, base, base);
-        self.producers.clear();
+        // What is known of the producers right there still holds; what was known further below may be outdated.
+        let known = snapshots::read(&self.place, base, self.options.max_producer_ids)?;
+        self.producers = known.unwrap_or_else(|| ProducerTable::new(self.options.max_producer_ids));
         self.ended.clear();
         self.report.created = true;
         self.plan.creates = true;
+        Ok(())
     }
 
     /// Nothing of what is there belongs to the log any more: it goes on at its start, so that no offset is given twice.
-    fn start_over(&mut self, log_start: Offset, reason: CutReason) {
+    fn start_over(&mut self, log_start: Offset, reason: CutReason) -> Result<(), OpenError> {
         let removed = std::mem::take(&mut self.segments);
         let bytes = removed.iter().map(|segment| segment.len()).sum();
         let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
@@ -239,10 +244,11 @@ impl Examined {
             removed: [removed, std::mem::take(&mut self.plan.removed)].concat(),
             ..Plan::default()
         };
-        self.start_empty(log_start);
+        self.start_empty(log_start)?;
         if let Some(segment) = self.segments.first() {
             self.report.cut = Some(Cut { file: segment.path(), at: 0, bytes, segments, end: log_start, reason });
         }
+        Ok(())
     }
 
     fn read_epochs(&mut self) -> Result<(), OpenError> {
@@ -378,10 +384,13 @@ impl Examined {
 
     /// Builds the indexes of those of the first `upto` segments that have none.
     pub(super) fn rebuild_missing_indexes(&mut self, upto: usize) -> Result<(), OpenError> {
-        for segment in self.segments.iter().take(upto) {
+        let segments = Segments::new(self.segments.clone());
+        for (segment, end) in segments.with_ends(Offset::MAX).take(upto) {
             if segment.len() == 0 || !self.unindexed.contains(&segment.base()) {
                 continue;
             }
+            // A crash may have come before its side files were written.
+            segment.reconcile_aborted_by_reading(&segments, end).map_err(unread)?;
             if let Indexes::Memory(_) = segment.indexes().map_err(unread)? {
                 self.report.indexes_rebuilt += 1;
                 self.plan.unindexed.push(segment.clone());
@@ -394,9 +403,9 @@ impl Examined {
     fn load_producers(&mut self) -> Result<(), OpenError> {
         let segments = Segments::new(self.segments.clone());
         if self.load_producers_from(&segments, self.end)? {
-            // All batches were read, for every close leaves a snapshot: what else went with it shows in them.
-            let wrong = transactions::reconcile_all(&segments, self.end).map_err(unread)?;
-            self.report.indexes_rebuilt += wrong;
+            // Every close leaves a snapshot, so all batches were read: what else went with it shows in them.
+            self.report.indexes_rebuilt += transactions::reconcile_all(&segments, self.end).map_err(unread)?;
+            self.plan.write_producers = true;
         }
         Ok(())
     }
@@ -405,6 +414,19 @@ impl Examined {
     pub(super) fn load_producers_at(&mut self, base: Offset, floor: usize) -> Result<(), OpenError> {
         let below = Segments::new(self.segments.iter().take(floor).cloned().collect());
         self.load_producers_from(&below, base)?;
+        if floor > 0 {
+            self.plan_snapshot(base)?;
+        }
+        Ok(())
+    }
+
+    /// Has a snapshot written at the base of a segment, if there is none that says the same: the batches before may be
+    /// retired before there is another.
+    pub(super) fn plan_snapshot(&mut self, base: Offset) -> Result<(), OpenError> {
+        let snapshot = self.producers.encode_snapshot();
+        if !snapshots::says(&self.place, base, &snapshot)? {
+            self.plan.snapshots.push((base, snapshot));
+        }
         Ok(())
     }
 

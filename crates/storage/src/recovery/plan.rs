@@ -16,6 +16,10 @@ pub(super) struct Plan {
     pub(super) unusable_snapshots: Vec<Offset>,
     /// Segments whose indexes were missing and are in memory now.
     pub(super) unindexed: Vec<Arc<Segment>>,
+    /// Snapshots of the producers that are missing at the bases of segments.
+    pub(super) snapshots: Vec<(Offset, Vec<u8>)>,
+    /// A log that was closed well has no snapshot: what all batches told is to be written.
+    pub(super) write_producers: bool,
     /// The file of the aborted transactions of the last segment is wrong; the entries are in memory.
     pub(super) write_active_transactions: bool,
     /// What is to be kept of that which goes.

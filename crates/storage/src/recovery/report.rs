@@ -45,8 +45,8 @@ pub struct RecoveryReport {
     pub indexes_rebuilt: u32,
     /// The leader epochs were missing or damaged and were taken from the batches.
     pub epochs_rebuilt: bool,
-    /// There was no usable snapshot of the producers where one should be: their state was taken from all batches there
-    /// are. Of a producer whose batches had all left the log nothing is known any more.
+    /// There was no usable snapshot of the producers: their state was taken from all batches there are. After a clean
+    /// close there should have been one. Of a producer whose batches have all left the log nothing is known.
     pub producers_rebuilt: bool,
     /// Producer snapshots that were damaged, or past the end, and were removed.
     pub snapshots_removed: u32,

@@ -57,7 +57,13 @@ type Stop = (u64, CutReason);
 impl Examined {
     /// Reads every batch from the recovery point's segment on, and cuts at the first above what was synced that does not
     /// belong.
-    pub(super) fn scan(&mut self, trust: Trust, contiguous: bool, sync_failed: bool) -> Result<(), OpenError> {
+    pub(super) fn scan(
+        &mut self,
+        trust: Trust,
+        epochs_upto: Offset,
+        contiguous: bool,
+        sync_failed: bool,
+    ) -> Result<(), OpenError> {
         let mut floor =
             self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
         // The point may have come to the end of a segment before that was sealed: then its side files were not written.
@@ -73,9 +79,9 @@ impl Examined {
         self.load_producers_at(base, floor)?;
         // What the file says from here on may be another history's: the batches tell.
         if let Some(epochs) = &mut self.epochs {
-            epochs.truncate_from_end(self.recovery_point);
+            epochs.truncate_from_end(epochs_upto);
         }
-        let history = self.epochs.clone().map(|epochs| (epochs, self.recovery_point));
+        let history = self.epochs.clone().map(|epochs| (epochs, epochs_upto));
         self.rebuild_missing_epochs(floor)?;
         let epoch = self.epochs.as_ref().map_or(LeaderEpoch::NONE, |epochs| epochs.epoch_of(base + -1));
         let mut scan = Scan { trust, history, expected: base, epoch, drops_unsynced: false };
@@ -103,6 +109,9 @@ impl Examined {
                 break;
             }
             at += 1;
+            if self.segments.get(at).is_some_and(|next| next.base() == scan.expected) {
+                self.plan_snapshot(scan.expected)?;
+            }
         }
         self.end = scan.expected;
         self.plan.scanned_from = Some(floor);

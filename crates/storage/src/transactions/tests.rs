@@ -164,7 +164,10 @@ fn an_index_is_corrected_by_the_markers_that_are_there() {
     }
     assert_eq!(builder().correction(&[more[0], aborted(2, 101, 103, 104)]), Some(right.to_vec()), "it was committed");
     let unread = [more[0], aborted(4, 105, 108, 109)];
-    assert_eq!(builder().correction(&unread), None, "behind what was read the index is all that is known");
+    assert_eq!(builder().correction(&unread), Some(more[..1].to_vec()));
+    let mut damaged = builder();
+    damaged.unread.push(Offset(108)..Offset(110));
+    assert_eq!(damaged.correction(&unread), None, "of damaged batches the index alone knows");
 }
 
 #[test]
