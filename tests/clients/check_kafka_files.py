@@ -1,7 +1,7 @@
 """Logs that our storage engine wrote, in a data root of Apache Kafka's, and Kafka on them.
 
-Kafka makes the root and its topics, and stops. Our engine fills the topics: then Kafka's own tool has to find nothing wrong
-with the files, and Kafka, started on them, has to serve every record as it was written, and go on. Our engine reads what
+Kafka makes the root and its topics, and stops. Our engine fills the topics, and repairs one that was damaged after that:
+then Kafka's own tool has to find nothing wrong with the files, and Kafka, started on them, has to serve every record as it was written, and go on. Our engine reads what
 Kafka made of it, appends, and ends as if killed, with a torn batch and with zeros at the end of two logs. Kafka recovers
 that, serves all, goes on; and our engine reads all of it once more. The part that writes and reads is `tests/kafka-files`,
 which gets its own cluster, directory and topic ids from Kafka: with others Kafka would set the folders aside.
@@ -97,8 +97,9 @@ def start(engine, broker):
 
 
 def dump(program, engine, broker):
-    # Compaction leaves gaps.
-    dump_log_segments(program, *map(broker.partition, engine.topics), gaps=[broker.partition("compacted")])
+    # Compaction leaves gaps, and so does the repair of what was damaged.
+    gaps = [broker.partition("compacted"), broker.partition("repaired")]
+    dump_log_segments(program, *map(broker.partition, engine.topics), gaps=gaps)
 
 
 def hexadecimal(value):

@@ -18,6 +18,9 @@ const T0: i64 = 1_700_000_000_000;
 
 type Fill = fn(&mut Topic<'_>, &Path) -> anyhow::Result<()>;
 
+/// The topic whose files are damaged and repaired once it is filled.
+pub(crate) const REPAIRED: &str = "repaired";
+
 /// The topics, and how each is filled.
 pub(crate) const FEATURES: &[(&str, Fill)] = &[
     ("codec-none", |topic, _| shapes(topic, Codec::None)),
@@ -31,6 +34,7 @@ pub(crate) const FEATURES: &[(&str, Fill)] = &[
     ("idempotent", |topic, _| idempotent(topic)),
     ("transactional", |topic, _| transactional(topic)),
     ("compacted", |topic, _| compacted(topic)),
+    (REPAIRED, |topic, _| transactional(topic)),
     ("magic-0", |topic, data| old_messages(topic, &data.join("old-formats/log/magic0-0"))),
     ("magic-1", |topic, data| old_messages(topic, &data.join("old-formats/log/magic1-0"))),
     ("magic-mixed", |topic, data| old_messages(topic, &data.join("old-formats/log/mixed-0"))),

@@ -11,6 +11,7 @@
 //! whoever appends to a topic appends to its file. DATA are the storage crate's directories of Kafka's, for those that
 //! only Kafka could write.
 
+mod damage;
 mod features;
 mod records;
 mod root;

@@ -10,7 +10,8 @@ use highwater_storage::data_dir::{DataDir, DataDirOptions};
 use highwater_storage::fs::OsFs;
 use highwater_storage::{Log, LogOptions, Offset, RecoveryReport, TopicPartition};
 
-use crate::features::{FEATURES, Topic, append_some, options};
+use crate::damage::damaged_and_repaired;
+use crate::features::{FEATURES, REPAIRED, Topic, append_some, options};
 use crate::records::{Row, verify};
 
 /// Kafka's node in `check_kafka_files.py`.
@@ -82,7 +83,7 @@ fn append_rows<'r>(file: &Path, rows: impl Iterator<Item = &'r Row>) -> anyhow::
     Ok(())
 }
 
-/// Fills the topics, which Kafka has made and nobody has written to.
+/// Fills the topics, which Kafka has made and nobody has written to; damages one of them, and repairs it.
 pub(crate) fn write(path: &Path, records: &Path, data: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(records)?;
     let root = Root::open(path, |name, log, _| {
@@ -100,7 +101,17 @@ pub(crate) fn write(path: &Path, records: &Path, data: &Path) -> anyhow::Result<
         );
         append_rows(&records.join(name), rows.values())
     })?;
-    root.close()
+    root.close()?;
+    let lost = damaged_and_repaired(&path.join(format!("{REPAIRED}-0"))).context("cannot repair what was damaged")?;
+    let file = records.join(REPAIRED);
+    let is_lost =
+        |line: &str| line.split('\t').next().is_some_and(|offset| lost.contains(&offset.parse().unwrap_or(-1)));
+    let rows = fs::read_to_string(&file)?;
+    let kept: String = rows.lines().filter(|line| !is_lost(line)).flat_map(|line| [line, "\n"]).collect();
+    ensure!(kept.len() < rows.len(), "records were lost");
+    println!("{REPAIRED}: {} offsets lost to damage, repaired", lost.len());
+    fs::write(&file, kept)?;
+    Ok(())
 }
 
 /// Reads what Kafka served and went on with, appends, and ends as if the process had been killed: nothing is flushed or
