@@ -37,7 +37,7 @@ impl Examined {
             }
             self.place.sync_dir()?;
         }
-        self.cut_last()?;
+        self.cut_files()?;
         self.rewrite()?;
         self.repair()?;
         if let Some(floor) = self.plan.scanned_from {
@@ -110,13 +110,15 @@ impl Examined {
         Ok(())
     }
 
-    /// Cuts the file of the last segment to what stays of it.
-    fn cut_last(&mut self) -> Result<(), OpenError> {
-        let Some(last) = self.segments.last().filter(|_| self.plan.cuts_last).cloned() else { return Ok(()) };
-        match last.with_own_file(last.len())? {
-            Some(own) => self.take_place(&last, own),
-            None => Ok(last.file()?.set_len(last.len()).context("cut", &last.path())?),
+    /// Cuts files to what stays of them.
+    fn cut_files(&mut self) -> Result<(), OpenError> {
+        for segment in std::mem::take(&mut self.plan.cuts) {
+            match segment.with_own_file(segment.len())? {
+                Some(own) => self.take_place(&segment, own)?,
+                None => segment.file()?.set_len(segment.len()).context("cut", &segment.path())?,
+            }
         }
+        Ok(())
     }
 
     /// Writes what may not be on the disk although it can be read into new files: the pages of a failed sync count as

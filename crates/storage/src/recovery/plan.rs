@@ -26,8 +26,8 @@ pub(super) struct Plan {
     pub(super) aside: Vec<Aside>,
     /// Segments that go, oldest first.
     pub(super) removed: Vec<Arc<Segment>>,
-    /// The last segment that stays is longer than what of it stays.
-    pub(super) cuts_last: bool,
+    /// Segments whose files are longer than what of them stays: the last one, and those that zeros were left behind.
+    pub(super) cuts: Vec<Arc<Segment>>,
     /// The one segment there will be is to be made.
     pub(super) creates: bool,
     /// Header fields to be put right.

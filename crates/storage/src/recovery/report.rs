@@ -32,6 +32,8 @@ pub struct RecoveryReport {
     pub bytes_scanned: u64,
     /// What was cut off the end.
     pub cut: Option<Cut>,
+    /// Segments before the last that ended in zeros, as where room was allocated ahead, and were cut to their batches.
+    pub zero_tails: u32,
     /// What was found damaged below the flush mark, where no torn write can be: it stays, cannot be read, and what lies
     /// before and behind it can.
     pub rotten: Vec<Damaged>,

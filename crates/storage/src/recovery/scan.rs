@@ -137,17 +137,18 @@ impl Examined {
     fn scan_segment(&mut self, at: usize, segment: &Arc<Segment>, scan: &mut Scan) -> Result<Option<Stop>, OpenError> {
         let (base, len, path) = (segment.base(), segment.len(), segment.path());
         let file = segment.file()?;
-        let limit = self.segments.get(at + 1).map_or(Offset::MAX, |next| next.base());
+        let next_base = self.segments.get(at + 1).map_or(Offset::MAX, |next| next.base());
         let mut writer = IndexWriter::new(base, self.options.index_interval_bytes);
         let mut aborted = Vec::new();
         self.report.segments_scanned += 1;
         // The flush mark divides its segment to the byte. Elsewhere the offsets tell.
         let mark = scan.trust.mark_in(segment);
         let parts = match mark {
-            Some(mark) => vec![(mark.position, mark.offset, Some(true)), (len, limit, Some(false))],
-            None => vec![(len, limit, None)],
+            Some(mark) => vec![(mark.position, mark.offset, Some(true)), (len, next_base, Some(false))],
+            None => vec![(len, next_base, None)],
         };
         let (mut position, mut stopped) = (0, None);
+        let mut stays = len;
         let history = scan.history.take();
         for (end, limit, is_synced) in parts {
             let frame = Frame {
@@ -189,6 +190,12 @@ impl Examined {
                         self.put_aside_behind(segment, &mut survey, stretch.position)?;
                         break Some((stretch.position, CutReason::Damage(stretch.what)));
                     }
+                    Step::Zeros(position) if end == len && scan.expected == next_base => {
+                        // Room that was allocated ahead, and a power cut before its removal was synced: nothing is
+                        // missing between the last batch and the next segment.
+                        stays = position;
+                        break None;
+                    }
                     Step::Zeros(position) if is_synced => {
                         let (bytes, offsets) = (end - position, scan.expected..limit);
                         let what = crate::batch::BatchFault::Length(0).into();
@@ -210,8 +217,12 @@ impl Examined {
         }
         scan.history = history;
         writer.finish();
-        self.report.bytes_scanned += stopped.as_ref().map_or(len, |(position, _)| *position);
-        segment.publish(segment.len(), writer.largest_timestamp());
+        self.report.bytes_scanned += stopped.as_ref().map_or(stays, |(position, _)| *position);
+        if stays < len {
+            self.report.zero_tails += 1;
+            self.plan.cuts.push(segment.clone());
+        }
+        segment.publish(stays, writer.largest_timestamp());
         segment.set_indexes(Indexes::Memory(writer.indexes().clone()));
         segment.transactions().set(aborted);
         Ok(stopped)
@@ -247,7 +258,7 @@ impl Examined {
             }
         }
         if position < last.len() {
-            self.plan.cuts_last = true;
+            self.plan.cuts.push(last.clone());
             last.publish(position, last.largest_timestamp().map_err(unread)?);
         }
         let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);

@@ -168,6 +168,55 @@ fn a_full_segment_keeps_no_zeros() {
 }
 
 #[test]
+fn zeros_that_a_power_cut_brings_back_behind_a_full_segment_cost_no_record_of_the_next() {
+    let fs = disk();
+    let (mut log, _) = open(&fs);
+    append(&mut log, 1000);
+    fill(&mut log);
+    append(&mut log, 1000);
+    let (old, len, end) = (log.active.segment.path(), log.active.len, log.end());
+    log.roll(end).unwrap();
+    let mut builder = BatchBuilder::new(Codec::None);
+    let batch = builder.push(Record::new(NOW, b"in the next segment")).build();
+    let rules = log.options.rules.clone();
+    let batch = crate::CheckedBatch::check(&batch, &rules, NOW).unwrap();
+    log.append_unsynced(NOW, LeaderEpoch(0), &batch).unwrap();
+    let next = log.active.segment.path();
+    let mut brought_back = 0;
+    for image in fs.images(64, 5) {
+        let has_next = image.metadata(&next).is_ok_and(|metadata| metadata.len == batch.size_bytes() as u64);
+        let has_zeros = image.metadata(&old).unwrap().len > len;
+        let (reader, read_only) = Log::open_read_only_with(
+            Arc::new(image.clone()),
+            Path::new("/log"),
+            LogOptions::default(),
+            OpenHints::default(),
+        )
+        .unwrap();
+        let read_end = reader.end();
+        let (mut log, report) = open(&image);
+        assert_eq!((read_end, read_only.zero_tails), (log.end(), report.zero_tails));
+        check_records(&log, log.end().0);
+        assert!(log.end() >= Offset(2), "two were synced");
+        assert!(report.cut.as_ref().is_none_or(|cut| cut.file != old), "nothing is missing there: {report:?}");
+        if !has_next || !has_zeros || report.cut.is_some() {
+            continue;
+        }
+        brought_back += 1;
+        assert_eq!((log.end(), report.zero_tails), (Offset(3), 1));
+        assert_eq!(image.metadata(&old).unwrap().len, len, "they go");
+        append(&mut log, 10);
+        // Also once the power fails right after that.
+        for again in image.images(4, 6) {
+            let (log, report) = open(&again);
+            assert_eq!(report.zero_tails, 0);
+            check_records(&log, 4);
+        }
+    }
+    assert!(brought_back > 0, "no image had zeros in the middle");
+}
+
+#[test]
 fn a_full_disk_takes_no_zeros_and_still_takes_appends() {
     let fs = disk();
     let (mut log, _) = open(&fs);
