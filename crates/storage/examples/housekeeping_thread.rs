@@ -24,7 +24,11 @@ impl Housekeeper {
         let (finished, done) = channel();
         // Ends when the other side of `jobs` is dropped.
         let thread = thread::spawn(move || {
-            to_run.into_iter().map(WorkJob::run).try_for_each(|work| finished.send(work)).unwrap_or(())
+            for job in to_run {
+                if finished.send(job.run()).is_err() {
+                    break;
+                }
+            }
         });
         Self { jobs, done, thread }
     }

@@ -167,7 +167,7 @@ fn flip(
         }
         *tally.unnoticed.entry(field_of(at - hit.bytes.start)).or_default() += 1;
     } else {
-        assert_eq!(damaged, [hit.offsets.clone()], "{case}");
+        assert_eq!(damaged, std::slice::from_ref(&hit.offsets), "{case}");
         assert_eq!(found.len(), all.len() - 1, "{case}");
         tally.batch_lost += 1;
         let known: Vec<_> =

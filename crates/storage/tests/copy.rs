@@ -60,6 +60,10 @@ fn interesting(fs: &SimFs) -> Log {
     log
 }
 
+type Make = fn(&SimFs) -> Log;
+type Change = fn(&mut Log);
+type Spoil = fn(Log) -> Option<Log>;
+
 #[test]
 fn a_copy_opens_as_a_clean_log_with_all_that_was_appended() {
     let fs = disk(1);
@@ -84,7 +88,7 @@ fn a_copy_opens_as_a_clean_log_with_all_that_was_appended() {
 
 #[test]
 fn logs_in_all_states_can_be_copied() {
-    let states: [(&str, fn(&SimFs) -> Log); 8] = [
+    let states: [(&str, Make); 8] = [
         ("new", |fs| open(fs, &small()).0),
         ("one batch", |fs| filled(fs, &small(), 1)),
         ("checkpointed", |fs| {
@@ -133,7 +137,7 @@ fn logs_in_all_states_can_be_copied() {
 }
 
 /// Whatever a log may do to itself.
-const CHANGES: [(&str, fn(&mut Log)); 7] = [
+const CHANGES: [(&str, Change); 7] = [
     ("truncated to the middle of a segment that is shared", |log| {
         assert_eq!(log.truncate_to(Offset(17)).unwrap().end, Offset(17))
     }),
@@ -309,7 +313,7 @@ fn the_log_goes_on_while_it_is_copied() {
 
 #[test]
 fn what_was_taken_back_meanwhile_is_in_no_copy() {
-    let spoilers: [(&str, fn(Log) -> Option<Log>); 4] = [
+    let spoilers: [(&str, Spoil); 4] = [
         ("truncated and appended to", |mut log| {
             log.truncate_to(Offset(17)).unwrap();
             (0..30).for_each(|number| append_in_latest(&mut log, number));
@@ -509,7 +513,8 @@ fn copies_made_beside_a_busy_writer_are_whole() {
         let (log, report) = Log::open_with(OsFs::shared(), &copy, options.clone(), OpenHints::default()).unwrap();
         assert!(report.clean && report.cut.is_none(), "{report:?}");
         let records = contents(&log.reader());
-        assert_eq!(records.first().map_or(log.end().0, |(offset, _)| *offset), log.start().0);
+        let first = records.first().map(|(offset, _)| *offset);
+        assert_eq!(first.unwrap_or_else(|| log.end().0), log.start().0);
         // Each record carries a number that rises by one, but for what a truncation took.
         let numbers: Vec<u64> =
             records.iter().map(|(_, value)| u64::from_be_bytes(value[..8].try_into().unwrap())).collect();

@@ -194,7 +194,9 @@ fn a_step_under_way_says_nothing_of_what_was_taken_back_meanwhile() {
     let changes: [fn(&mut Log); 3] = [
         |log| {
             log.truncate_to(Offset(2)).unwrap();
-            (2..20).for_each(|number| drop(append(log, &numbered(number, 300))));
+            for number in 2..20 {
+                append(log, &numbered(number, 300));
+            }
         },
         |log| {
             log.reset_to(Offset(500)).unwrap();

@@ -1,5 +1,7 @@
 //! What stands in for the codecs in a build without the feature `compression`.
 
+#![cfg_attr(feature = "compression", allow(dead_code, reason = "only its errors are tested there"))]
+
 use std::io::{self, Read, Write};
 
 use super::{Codec, CodecNotBuiltIn};

@@ -12,8 +12,10 @@ use crate::support::{DIR, T0, disk, names, open};
 
 const CAPACITY: u64 = 1 << 30;
 
+type Fill = fn(&mut Log);
+
 /// Three logs that are swapped in each its way.
-fn scenarios() -> Vec<(&'static str, LogOptions, fn(&mut Log))> {
+fn scenarios() -> Vec<(&'static str, LogOptions, Fill)> {
     fn several_into_one(log: &mut Log) {
         for round in 0..3 {
             put(log, &[(Some("a"), Some("1")), (Some("b"), Some(["1", "2", "3"][round]))]);

@@ -69,7 +69,7 @@ fn what_kafka_compacted_loses_nothing_but_what_is_superseded_and_then_nothing_mo
         drop(log);
         let mut log = open(&options);
         compact(&mut log, now);
-        assert_eq!(sizes() == first, true, "{partition}: compacted again it is the same to the byte");
+        assert!(sizes() == first, "{partition}: compacted again it is the same to the byte");
         assert_eq!(records(&log.reader()), after, "{partition}");
     }
 }

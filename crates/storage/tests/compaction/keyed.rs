@@ -164,7 +164,7 @@ pub(crate) fn records(reader: &LogReader) -> BTreeMap<i64, Stored> {
 
 /// Keys with their offsets, in the order of the log, markers left out.
 pub(crate) fn keys(reader: &LogReader) -> Vec<(i64, String)> {
-    let text = |key: Option<Vec<u8>>| key.map_or("-".to_owned(), |key| String::from_utf8(key).unwrap());
+    let text = |key: Option<Vec<u8>>| key.map_or_else(|| "-".to_owned(), |key| String::from_utf8(key).unwrap());
     let data = records(reader).into_iter().filter(|(_, stored)| !stored.is_control);
     data.map(|(offset, stored)| (offset, text(stored.key))).collect()
 }
