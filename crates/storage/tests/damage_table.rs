@@ -99,7 +99,7 @@ fn what_is_put_aside_keeps_to_its_limit() {
 }
 
 /// One offset, as a list of ranges.
-fn only(offset: i64) -> Vec<std::ops::Range<i64>> {
+fn only(offset: i64) -> Vec<Range<i64>> {
     std::iter::once(offset..offset + 1).collect()
 }
 
