@@ -10,10 +10,11 @@ use highwater_replication::{
     PartitionState, ProduceError, ProduceRefused, Produced, ReplicaConfig, Status, Versioned, WaitToken,
 };
 use highwater_storage::{
-    CheckedBatch, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset, ProduceRules, ReadError,
-    ReadLimit, TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
+    CheckedBatch, Damaged, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset, ProduceRules,
+    ReadError, ReadLimit, Step, TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
 };
 
+use crate::damage::{self, Told};
 use crate::deadlines::{Entry, Wake};
 use crate::fetches::{Alarm, Answer, Chunk, Granted, Question, ReadFailure, Source, Watching};
 use crate::gather::Slot;
@@ -113,6 +114,8 @@ pub(crate) struct Core {
     fenced: Option<LeaderEpoch>,
     /// The leadership it was last told of.
     leader_epoch: LeaderEpoch,
+    /// The damage in its files that was told.
+    told: Told,
     clock: crate::clock::Clock,
 }
 
@@ -127,6 +130,8 @@ pub(crate) enum Deed {
     Flush(FlushJob),
     Work(WorkJob),
     WorkFailed(FlushError),
+    TellDamaged(Damaged),
+    TellWrongIndexes(Offset),
     Arm(TimestampMs),
     Cut(Cut),
     Fenced(FenceReason, LeaderEpoch),
@@ -158,17 +163,7 @@ impl Hosted {
         services: &Arc<Services>,
     ) -> Arc<Self> {
         let reader = partition.reader();
-        let core = Core {
-            partition: Some(Box::new(partition)),
-            produces: HashMap::new(),
-            fetches: HashMap::new(),
-            next_token: 0,
-            armed: None,
-            cuts: Vec::new(),
-            fenced: None,
-            leader_epoch: LeaderEpoch::NONE,
-            clock: services.clock,
-        };
+        let core = Core::new(partition, services.clock);
         Arc::new_cyclic(|hosted| {
             let outlet = PartitionOutlet {
                 hosted: hosted.clone(),
@@ -370,7 +365,18 @@ impl Owned for Core {
             }
             Command::Housekeeping => deeds.extend(partition.begin_work(now).map(Deed::Work)),
             Command::Worked(done) => match partition.finish_work(now, *done) {
-                Ok(()) => deeds.extend(partition.begin_work(now).map(Deed::Work)),
+                Ok(step) => {
+                    if let Some(Step::Scrubbed { base, damaged, indexes_rebuilt, .. }) = step {
+                        if damaged > 0 {
+                            let news = self.told.news(partition.log().damage());
+                            deeds.extend(news.into_iter().map(Deed::TellDamaged));
+                        }
+                        if indexes_rebuilt {
+                            deeds.push(Deed::TellWrongIndexes(base));
+                        }
+                    }
+                    deeds.extend(partition.begin_work(now).map(Deed::Work));
+                }
                 Err(error) => {
                     deeds.push(Deed::WorkFailed(error));
                     // Of another kind: what failed comes again when the timer does.
@@ -410,6 +416,21 @@ fn token(next: &mut u64) -> WaitToken {
 }
 
 impl Core {
+    fn new(partition: Partition, clock: crate::clock::Clock) -> Self {
+        Self {
+            told: Told::at_open(partition.log().damage()),
+            partition: Some(Box::new(partition)),
+            produces: HashMap::new(),
+            fetches: HashMap::new(),
+            next_token: 0,
+            armed: None,
+            cuts: Vec::new(),
+            fenced: None,
+            leader_epoch: LeaderEpoch::NONE,
+            clock,
+        }
+    }
+
     /// Collects what the partition wants done.
     fn settle(&mut self, now: TimestampMs, deeds: &mut Vec<Deed>) {
         let Some(partition) = self.partition.as_mut() else { return };
@@ -472,6 +493,8 @@ impl Outlet<Deed> for PartitionOutlet {
             Deed::WorkFailed(error) => {
                 tracing::warn!(partition = %self.topic_partition, %error, "housekeeping failed and is tried again");
             }
+            Deed::TellDamaged(damaged) => damage::tell_damaged(&self.topic_partition, &damaged),
+            Deed::TellWrongIndexes(base) => damage::tell_wrong_indexes(&self.topic_partition, base),
             Deed::Arm(deadline) => self.arm(deadline),
             Deed::Cut(cut) => {
                 tracing::warn!(
@@ -591,48 +614,4 @@ impl fmt::Debug for Hosted {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use highwater_storage::Log;
-
-    use super::*;
-    use crate::config::BrokerConfig;
-
-    fn hosted(services: &Arc<Services>, dir: &Path) -> Arc<Hosted> {
-        let of = TopicPartition::new("t", 0);
-        let (log, _) = Log::open(dir, LogOptions::default()).expect("a log");
-        let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of.clone(), log, None);
-        Hosted::new(of, TopicId([7; 16]), partition, ProduceRules::default(), services)
-    }
-
-    /// A command may be at its effects on another thread while the partition is taken away.
-    #[tokio::test]
-    async fn a_partition_that_was_taken_away_leaves_nothing_with_timer_and_fetchers() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let services = Services::new(BrokerConfig::default());
-        let hosted = hosted(&services, dir.path());
-        let plan = FetchPlan {
-            leader: BrokerId(2),
-            leader_epoch: LeaderEpoch(0),
-            from: Offset::ZERO,
-            last_fetched_epoch: None,
-            log_start: Offset::ZERO,
-            broker_epoch: BrokerEpoch(1),
-        };
-        let deeds = || [Deed::Arm(services.clock.now().after(60_000)), Deed::Fetch(plan)];
-        let left = || format!("{:?} {:?}", services.deadlines, services.fetchers);
-        for deed in deeds() {
-            hosted.owner.outlet().carry_out(deed);
-        }
-        assert!(left().contains("entries: 1") && left().contains("{BrokerId(2): 1}"), "{}", left());
-        assert!(hosted.take().is_some());
-        assert!(left().contains("entries: 0") && left().contains("{BrokerId(2): 0}"), "{}", left());
-        services.end_tasks().await;
-        let after = left();
-        for deed in deeds() {
-            hosted.owner.outlet().carry_out(deed);
-        }
-        assert_eq!(left(), after);
-    }
-}
+mod tests;

@@ -34,6 +34,7 @@ pub mod config;
 mod broker;
 mod clock;
 mod cluster_of;
+mod damage;
 mod deadlines;
 mod fetcher;
 mod fetches;

@@ -14,6 +14,7 @@ use highwater_storage::{Log, LogOptions, Offset, OpenHints, RecoveryReport, Topi
 use crate::api::ErrorCode;
 use crate::cluster::{MetadataImage, Registration, TopicImage};
 use crate::config::TopicConfig;
+use crate::damage;
 use crate::hosted::{Command, Hosted, Marks};
 use crate::services::Services;
 use crate::topic_options;
@@ -182,6 +183,7 @@ impl Partitions {
                 if !report.clean {
                     tracing::info!(partition = %topic_partition, ?report, "recovered");
                 }
+                damage::tell_recovery(topic_partition, &report);
                 let (topic_partition, topic_id) = (topic_partition.clone(), *topic_id);
                 Some(Opened { topic_partition, topic_id, dir: dir.clone(), log, report, high_watermark })
             }
@@ -324,7 +326,8 @@ impl Partitions {
         let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
         let options = self.options(&config);
         match Log::open_with(Arc::clone(&self.fs), &dir, options, hints) {
-            Ok((log, _)) => {
+            Ok((log, report)) => {
+                damage::tell_recovery(of, &report);
                 self.host(topic, of.clone(), log, high_watermark);
                 self.get(of)
             }

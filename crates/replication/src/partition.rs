@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use highwater_storage::{
     AppendError, CheckedBatch, CloseReport, EpochEnd, FlushDone, FlushError, FlushJob, LeaderEpoch, Log, LogOptions,
-    LogReader, Offset, TimestampMs, TopicPartition, TruncateError, WorkDone, WorkJob, WorkLimits, batches,
+    LogReader, Offset, Step, TimestampMs, TopicPartition, TruncateError, WorkDone, WorkJob, WorkLimits, batches,
 };
 
 use crate::event::{
@@ -320,10 +320,14 @@ impl Partition {
     }
 
     /// Takes the result of a piece of housekeeping, failed or not. Begin the next: what failed is not begun again before
-    /// all other kinds of work are done.
-    pub fn finish_work(&mut self, now: TimestampMs, done: WorkDone) -> Result<(), FlushError> {
+    /// all other kinds of work are done. Returns what was done, if it came to something: [`Step::Scrubbed`] tells of
+    /// damage.
+    ///
+    /// # Errors
+    /// As [`Log::finish_work`]; if the log closed, so did the partition.
+    pub fn finish_work(&mut self, now: TimestampMs, done: WorkDone) -> Result<Option<Step>, FlushError> {
         self.working = false;
-        let finished = self.log.finish_work(done).map(drop);
+        let finished = self.log.finish_work(done);
         match &finished {
             Err(FlushError::Closed(fence)) => self.log_failed(now, "do housekeeping", fence.to_string()),
             _ => self.sync_ended(now),

@@ -1,0 +1,162 @@
+use std::io;
+use std::path::Path;
+
+use highwater_storage::{BatchBuilder, Codec, Log, Record};
+
+use super::*;
+use crate::config::BrokerConfig;
+
+fn hosted(services: &Arc<Services>, dir: &Path) -> Arc<Hosted> {
+    let of = TopicPartition::new("t", 0);
+    let (log, _) = Log::open(dir, LogOptions::default()).expect("a log");
+    let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of.clone(), log, None);
+    Hosted::new(of, TopicId([7; 16]), partition, ProduceRules::default(), services)
+}
+
+/// A command may be at its effects on another thread while the partition is taken away.
+#[tokio::test]
+async fn a_partition_that_was_taken_away_leaves_nothing_with_timer_and_fetchers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, dir.path());
+    let plan = FetchPlan {
+        leader: BrokerId(2),
+        leader_epoch: LeaderEpoch(0),
+        from: Offset::ZERO,
+        last_fetched_epoch: None,
+        log_start: Offset::ZERO,
+        broker_epoch: BrokerEpoch(1),
+    };
+    let deeds = || [Deed::Arm(services.clock.now().after(60_000)), Deed::Fetch(plan)];
+    let left = || format!("{:?} {:?}", services.deadlines, services.fetchers);
+    for deed in deeds() {
+        hosted.owner.outlet().carry_out(deed);
+    }
+    assert!(left().contains("entries: 1") && left().contains("{BrokerId(2): 1}"), "{}", left());
+    assert!(hosted.take().is_some());
+    assert!(left().contains("entries: 0") && left().contains("{BrokerId(2): 0}"), "{}", left());
+    services.end_tasks().await;
+    let after = left();
+    for deed in deeds() {
+        hosted.owner.outlet().carry_out(deed);
+    }
+    assert_eq!(left(), after);
+}
+
+/// What was logged on this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("nobody panicked").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    /// The warnings that this logs.
+    fn of(act: impl FnOnce()) -> Vec<String> {
+        let lines = Self::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, act);
+        let text = String::from_utf8(lines.0.lock().expect("nobody panicked").clone()).expect("text");
+        text.lines().filter(|line| line.contains("WARN")).map(str::to_owned).collect()
+    }
+}
+
+/// Writes three batches, and syncs them.
+fn fill(dir: &Path, options: &LogOptions, close: bool) {
+    let (mut log, _) = Log::open(dir, options.clone()).expect("a log");
+    let now = TimestampMs(1_700_000_000_000);
+    for _ in 0..3 {
+        let mut batch = BatchBuilder::new(Codec::None);
+        batch.push(Record::new(now, &[7; 500]));
+        log.append(now, LeaderEpoch(0), &batch.build()).expect("room");
+    }
+    log.flush().expect("synced");
+    if close {
+        log.close().expect("closed");
+    }
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).expect("a file");
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).expect("written");
+}
+
+/// Keeps house as the broker's timer does. Returns the warnings.
+fn keep_house(core: &mut Core, hosted: &Hosted) -> Vec<String> {
+    Lines::of(|| {
+        let mut commands = vec![Command::Housekeeping];
+        while let Some(command) = commands.pop() {
+            let mut deeds = Vec::new();
+            core.handle(command, &mut deeds);
+            for deed in deeds {
+                match deed {
+                    Deed::Work(job) => commands.push(Command::Worked(Box::new(job.run()))),
+                    deed => hosted.owner.outlet().carry_out(deed),
+                }
+            }
+        }
+    })
+}
+
+#[tokio::test]
+async fn what_the_scrubber_finds_is_told_once_with_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = LogOptions { segment_bytes: 600, retention: false, ..LogOptions::default() };
+    fill(&dir.path().join("t-0"), &options, true);
+    let rotten = dir.path().join("t-0/00000000000000000001.log");
+    flip(&rotten, 100);
+    flip(&dir.path().join("t-0/00000000000000000000.timeindex"), 3);
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, &dir.path().join("another"));
+    let (log, report) = Log::open(dir.path().join("t-0"), options).expect("a log");
+    assert!(report.clean && report.rotten.is_empty(), "{report:?}");
+    let of = hosted.topic_partition().clone();
+    let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of, log, None);
+    let mut core = Core::new(partition, services.clock);
+
+    let told = keep_house(&mut core, &hosted);
+    let of_damage: Vec<_> = told.iter().filter(|line| line.contains("is damaged")).collect();
+    assert_eq!(of_damage.len(), 1, "{told:#?}");
+    let file = format!("file={}", rotten.display());
+    for part in ["partition=t-0", &file, "position=0", "first_offset=1", "end_offset=2", "log verify", "log repair"] {
+        assert!(of_damage[0].contains(part), "{part}: {}", of_damage[0]);
+    }
+    let of_indexes: Vec<_> = told.iter().filter(|line| line.contains("index files were wrong")).collect();
+    assert!(of_indexes.len() == 1 && of_indexes[0].contains("segment=0"), "{told:#?}");
+    let known = core.partition.as_ref().expect("it is open").log().damage();
+    assert_eq!((known.len(), core.told.news(known)), (1, Vec::new()), "no news any more");
+    services.end_tasks().await;
+}
+
+#[test]
+fn what_recovery_found_is_told_with_file_and_position() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = LogOptions { retention: false, ..LogOptions::default() };
+    fill(dir.path(), &options, false);
+    let of = TopicPartition::new("t", 0);
+    let file = dir.path().join("00000000000000000000.log");
+    let bytes = std::fs::metadata(&file).expect("a file").len();
+    let last = usize::try_from(bytes / 3 * 2).expect("small");
+    // Records and length of the first batch, and the base offset of the last, which the end and the batch before tell.
+    flip(&file, 8);
+    flip(&file, 100);
+    flip(&file, last + 7);
+    let (log, report) = Log::open(dir.path(), options).expect("a log");
+    let told = Lines::of(|| damage::tell_recovery(&of, &report));
+    let rotten: Vec<_> = told.iter().filter(|line| line.contains("is damaged")).collect();
+    let corrected: Vec<_> = told.iter().filter(|line| line.contains("corrected a batch's header")).collect();
+    assert!(rotten.len() == 1 && rotten[0].contains("position=0 "), "{told:#?}");
+    let position = format!("position={last} ");
+    assert!(corrected.len() == 1 && corrected[0].contains(&position) && corrected[0].contains("is=2"), "{told:#?}");
+    // It was told: the scrubber says nothing of it.
+    assert_eq!(Told::at_open(log.damage()).news(log.damage()), []);
+}
