@@ -2,6 +2,7 @@
 //! Everything here may be cut short by a crash and runs again with the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 
 use crate::Offset;
@@ -56,15 +57,10 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
     tidied.ignored.sort_unstable();
     names.sort_unstable_by_key(|name| (name.base_offset, name.kind));
 
-    // A compaction that had not finished writing: what it wrote goes, and so does what it had already marked complete
-    // behind the first incomplete one.
-    let in_state = |state| move |name: &&SegmentFileName| name.state == state;
-    let first_cleaned = names.iter().filter(in_state(SegmentFileState::Cleaned)).map(|name| name.base_offset).min();
-    let (given_up, names): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| match name.state {
-        SegmentFileState::Deleted | SegmentFileState::Cleaned => true,
-        SegmentFileState::Swap => first_cleaned.is_some_and(|first| name.base_offset >= first),
-        SegmentFileState::Live => false,
-    });
+    let fates = Fates::of(&*place.fs, &place.dir, &names)?;
+    let (given_up, names): (Vec<_>, Vec<_>) = names
+        .into_iter()
+        .partition(|name| name.state != SegmentFileState::Live && fates.of_file(name) == Fate::Removed);
     // First what was marked complete: without the incomplete one, which goes after that, it would count.
     let (marked, incomplete): (Vec<_>, Vec<_>) =
         given_up.into_iter().partition(|name| name.state == SegmentFileState::Swap);
@@ -75,16 +71,11 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
     }
     incomplete.into_iter().for_each(|name| tidied.remove(name.to_string()));
 
-    // A compaction that was complete: its segments replace all that they cover.
-    let swapped: Vec<_> = names.iter().filter(in_state(SegmentFileState::Swap)).copied().collect();
-    let covered = covered_by(&*place.fs, &place.dir, &swapped)?;
     let mut live: BTreeMap<Offset, Vec<SegmentFile>> = BTreeMap::new();
-    for name in names.iter().filter(in_state(SegmentFileState::Live)) {
-        // A transaction index may have got its name before the data did. One of the segment that was replaced tells of
-        // more than is left, which does no harm; without one, records of aborted transactions would be taken for others.
-        let may_be_new = name.kind == SegmentFile::TransactionIndex
-            && covered.iter().any(|covered| covered.start == name.base_offset);
-        if !may_be_new && covered.iter().any(|covered| covered.contains(&name.base_offset)) {
+    let (swapped, names): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| fates.of_file(name) == Fate::PutInPlace);
+    for name in names {
+        if fates.of_file(&name) == Fate::Removed {
             tidied.remove(name.to_string());
         } else {
             live.entry(name.base_offset).or_default().push(name.kind);
@@ -157,15 +148,68 @@ pub(crate) fn is_temporary(name: &str) -> bool {
         .is_some_and(|name| [EPOCHS_FILE, STATE_FILE].contains(&name) || SegmentFileName::parse(name).is_some())
 }
 
+/// What the next opening does with a segment's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Stays,
+    /// It belongs to a complete replacement segment and gets its final name.
+    PutInPlace,
+    Removed,
+}
+
+/// What the next opening does with the files of segments, going by all of their names.
+#[derive(Debug)]
+pub(crate) struct Fates {
+    /// Base of the first segment that a compaction had not finished writing. It goes, and so does what was already marked
+    /// complete behind it.
+    first_cleaned: Option<Offset>,
+    /// The base offsets that complete replacement segments stand for.
+    covered: Vec<Range<Offset>>,
+}
+
+impl Fates {
+    pub(crate) fn of(fs: &dyn Fs, dir: &Path, names: &[SegmentFileName]) -> Result<Self, IoError> {
+        let cleaned = names.iter().filter(|name| name.state == SegmentFileState::Cleaned);
+        let mut fates = Self { first_cleaned: cleaned.map(|name| name.base_offset).min(), covered: Vec::new() };
+        let swapped = names.iter().filter(|name| fates.of_file(name) == Fate::PutInPlace);
+        fates.covered = covered_by(fs, dir, swapped)?;
+        Ok(fates)
+    }
+
+    pub(crate) fn of_file(&self, name: &SegmentFileName) -> Fate {
+        match name.state {
+            SegmentFileState::Deleted | SegmentFileState::Cleaned => Fate::Removed,
+            SegmentFileState::Swap if self.first_cleaned.is_some_and(|first| name.base_offset >= first) => {
+                Fate::Removed
+            }
+            SegmentFileState::Swap => Fate::PutInPlace,
+            SegmentFileState::Live if self.is_replaced(name) => Fate::Removed,
+            SegmentFileState::Live => Fate::Stays,
+        }
+    }
+
+    fn is_replaced(&self, name: &SegmentFileName) -> bool {
+        self.covered.iter().any(|covered| match name.kind {
+            // A transaction index may have got its name before the data did. One of the segment that was replaced tells of
+            // more than is left, which does no harm; without one, records of aborted transactions would be taken for
+            // others. A snapshot tells of what lies below the segment, which nothing replaced.
+            SegmentFile::TransactionIndex | SegmentFile::ProducerSnapshot => {
+                covered.start < name.base_offset && name.base_offset < covered.end
+            }
+            SegmentFile::Log | SegmentFile::OffsetIndex | SegmentFile::TimeIndex => covered.contains(&name.base_offset),
+        })
+    }
+}
+
 /// The base offsets that complete replacement segments stand for, each those of its own batches: between two of them there
 /// may be one that is in place already.
-pub(crate) fn covered_by(
+fn covered_by<'n>(
     fs: &dyn Fs,
     dir: &Path,
-    swapped: &[SegmentFileName],
-) -> Result<Vec<std::ops::Range<Offset>>, IoError> {
+    swapped: impl Iterator<Item = &'n SegmentFileName>,
+) -> Result<Vec<Range<Offset>>, IoError> {
     let mut covered = Vec::new();
-    for name in swapped.iter().filter(|name| name.kind == SegmentFile::Log) {
+    for name in swapped.filter(|name| name.kind == SegmentFile::Log) {
         let path = dir.join(name.to_string());
         let file = fs.open(&path, OpenMode::Read).context("open", &path)?;
         let len = file.metadata().context("read metadata of", &path)?.len;

@@ -9,7 +9,7 @@ use crate::io::{IoContext, IoError};
 use crate::log::EPOCHS_FILE;
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
 use crate::state_file::STATE_FILE;
-use crate::tidy;
+use crate::tidy::{self, Fate, Fates};
 use crate::{Offset, TimestampMs};
 
 /// What is known of a file without reading it.
@@ -115,30 +115,22 @@ impl PartitionFiles {
 
     /// Sorts the names of segment files by the rules that the next open will follow.
     fn sort(&mut self, fs: &dyn Fs, names: Vec<(SegmentFileName, FileFacts)>) -> Result<(), IoError> {
-        let state_of = |wanted| move |(name, _): &&(SegmentFileName, FileFacts)| name.state == wanted;
-        let first_cleaned = names.iter().filter(state_of(SegmentFileState::Cleaned)).map(|(name, _)| name.base_offset);
-        let first_cleaned = first_cleaned.min();
-        let is_put_in_place = |name: &SegmentFileName| {
-            name.state == SegmentFileState::Swap && first_cleaned.is_none_or(|first| name.base_offset < first)
-        };
-        let swapped: Vec<_> = names.iter().map(|(name, _)| *name).filter(is_put_in_place).collect();
-        let covered = tidy::covered_by(fs, &self.dir, &swapped)?;
+        let fates = Fates::of(fs, &self.dir, &names.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
         let mut live: BTreeMap<Offset, BTreeMap<SegmentFile, FileFacts>> = BTreeMap::new();
         for (name, facts) in names {
-            let is_replaced = covered.iter().any(|covered| covered.contains(&name.base_offset));
-            match name.state {
-                SegmentFileState::Live if is_replaced => self.leftovers.push(facts),
-                SegmentFileState::Live if name.kind == SegmentFile::ProducerSnapshot => {
+            match fates.of_file(&name) {
+                Fate::Removed => self.leftovers.push(facts),
+                Fate::Stays if name.kind == SegmentFile::ProducerSnapshot => {
                     self.snapshots.push((name.base_offset, facts));
                 }
-                SegmentFileState::Live => {
+                Fate::Stays => {
                     live.entry(name.base_offset).or_default().insert(name.kind, facts);
                 }
-                SegmentFileState::Swap if is_put_in_place(&name) => {
+                Fate::PutInPlace => {
                     self.leftovers.push(facts.clone());
-                    live.entry(name.base_offset).or_default().insert(name.kind, facts);
+                    // Names come in order: the one that is about to be taken came before.
+                    self.leftovers.extend(live.entry(name.base_offset).or_default().insert(name.kind, facts));
                 }
-                _ => self.leftovers.push(facts),
             }
         }
         for (base, mut kinds) in live {

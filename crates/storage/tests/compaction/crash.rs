@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use highwater_storage::fs::{Fs, SimFs};
-use highwater_storage::{BatchBuilder, Codec, Log, LogOptions, OpenHints, TimestampMs, WorkLimits};
+use highwater_storage::inspect::{PartitionFiles, SegmentFiles};
+use highwater_storage::{BatchBuilder, Codec, Log, LogOptions, Offset, OpenHints, TimestampMs, WorkLimits};
 
 use crate::keyed::{Stored, append_as_is, compact, compacted, end_transaction, keys, new_log, put, records, roll};
 use crate::support::{DIR, T0, disk, names, open};
@@ -47,11 +48,20 @@ fn scenarios() -> Vec<(&'static str, LogOptions, Fill)> {
         put(log, &[(None, Some("no key"))]);
         roll(log);
     }
+    fn one_that_does_not_begin_the_log(log: &mut Log) {
+        let long = "long ".repeat(50);
+        append_as_is(log, BatchBuilder::new(Codec::None).producer(9, 0, 0), &[(Some("first"), Some(&*long))]);
+        roll(log);
+        put(log, &[(Some("a"), Some("1"))]);
+        put(log, &[(Some("a"), Some("2"))]);
+        roll(log);
+    }
     let small = |segment_bytes| LogOptions { segment_bytes, ..compacted() };
     vec![
         ("several into one", small(2000), several_into_one),
         ("one into several", small(300), one_into_several),
         ("the first and the last go", small(1000), the_first_and_the_last_go),
+        ("one that does not begin the log", small(350), one_that_does_not_begin_the_log),
     ]
 }
 
@@ -76,11 +86,35 @@ fn latest(records: &BTreeMap<i64, Stored>) -> BTreeMap<Vec<u8>, (i64, Vec<u8>)> 
     latest
 }
 
+fn list(fs: &SimFs) -> PartitionFiles {
+    PartitionFiles::list(fs, Path::new(DIR)).unwrap()
+}
+
+/// Holds what was listed before an opening against what there is after it.
+fn as_listed(listed: &PartitionFiles, opened: &PartitionFiles, snapshots: &[Offset], what: &str) {
+    assert_eq!(opened.leftovers, [], "{what}");
+    let segments = |files: &PartitionFiles| -> Vec<_> {
+        files.segments.iter().map(|segment| (segment.base, segment.log.bytes)).collect()
+    };
+    assert_eq!(segments(listed), segments(opened), "{what}");
+    for (listed, opened) in listed.segments.iter().zip(&opened.segments) {
+        let bytes = |segment: &SegmentFiles| segment.transaction_index.as_ref().map(|index| index.bytes);
+        // A segment that is read anew needs no entry of a transaction of which nothing is left in it.
+        assert!(bytes(opened).is_none() || bytes(listed) == bytes(opened), "{what}");
+    }
+    // A snapshot tells of what lies below its segment, however that was replaced.
+    let is_there = |wanted: Offset| opened.snapshots.iter().any(|(offset, _)| *offset == wanted);
+    for base in opened.segments.iter().map(|segment| segment.base).filter(|base| snapshots.contains(base)) {
+        assert!(is_there(base), "{what}: the snapshot at {base}");
+    }
+}
+
 #[test]
 fn a_crash_at_any_call_leaves_the_old_segments_or_the_new_ones() {
     for (name, options, fill) in scenarios() {
         let (fs, mut log) = prepared(&options, fill);
         let before = records(&log.reader());
+        let snapshots: Vec<Offset> = list(&fs).snapshots.into_iter().map(|(offset, _)| offset).collect();
         let end = log.end();
         let calls_before = fs.calls();
         assert_eq!(compact(&mut log, T0).len(), 1, "{name}");
@@ -118,7 +152,9 @@ fn a_crash_at_any_call_leaves_the_old_segments_or_the_new_ones() {
                         drop(opened);
                     }
                     let image = if second < u64::MAX { image.images(3, second).pop().unwrap() } else { image };
+                    let listed = list(&image);
                     let (mut log, report) = open(&image, &options);
+                    as_listed(&listed, &list(&image), &snapshots, &what);
                     assert_eq!((log.end(), &report.cut), (end, &None), "{what}");
                     let found = records(&log.reader());
                     if found == before {
