@@ -68,9 +68,13 @@ impl Segments {
         Self::new(by_base)
     }
 
-    /// The list with `new` segments in the place of `old` ones, of which those that are not in it are passed over.
+    /// The list with `new` segments in the place of `old` ones, which are in order; those that are not in the list are
+    /// passed over.
     pub(crate) fn replaced(&self, old: &[(Arc<Segment>, Offset)], new: &[Arc<Segment>]) -> Self {
-        let is_old = |segment: &Arc<Segment>| old.iter().any(|(old, _)| Arc::ptr_eq(old, segment));
+        let is_old = |segment: &Arc<Segment>| {
+            let at = old.partition_point(|(old, _)| old.base() < segment.base());
+            old.get(at).is_some_and(|(old, _)| Arc::ptr_eq(old, segment))
+        };
         let at = self.by_base.iter().position(is_old).unwrap_or(self.by_base.len());
         let mut by_base: Vec<_> = self.by_base.iter().filter(|segment| !is_old(segment)).cloned().collect();
         by_base.splice(at..at, new.iter().cloned());

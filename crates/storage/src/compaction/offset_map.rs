@@ -52,12 +52,9 @@ impl KeyHasher {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    key: [u64; 2],
-    /// The offset and one; 0 is a free slot.
-    next: u64,
-}
+/// The two halves of the key's hash, then the offset and one; 0 there is a free slot. An array, for memory that is zero from
+/// the start is taken as the system gives it and costs nothing until it is used: the map is made on the writer's thread.
+type Slot = [u64; 3];
 
 /// See the module.
 #[derive(Debug)]
@@ -82,7 +79,7 @@ impl OffsetMap {
         // One slot stays free, where every search ends.
         let slots = slots.max(2);
         let keys_max = (slots / 10 * LOAD_OF_TEN + slots % 10 * LOAD_OF_TEN / 10).clamp(1, slots - 1);
-        Self { slots: vec![Slot::default(); slots], len: 0, keys_max, end: start, _memory: None }
+        Self { slots: vec![[0; 3]; slots], len: 0, keys_max, end: start, _memory: None }
     }
 
     /// The memory in which `keys` keys fit.
@@ -106,21 +103,23 @@ impl OffsetMap {
         let Ok(next) = u64::try_from(offset.next().0) else { return true };
         let is_full = self.len >= self.keys_max;
         let Some(slot) = self.find(key).and_then(|at| self.slots.get_mut(at)) else { return false };
-        if slot.next == 0 {
+        let [high, low, noted] = slot;
+        if *noted == 0 {
             if is_full {
                 return false;
             }
-            slot.key = [key.0, key.1];
+            (*high, *low) = (key.0, key.1);
             self.len += 1;
         }
-        slot.next = slot.next.max(next);
+        *noted = next.max(*noted);
         true
     }
 
     /// The last offset noted for a key.
     pub(crate) fn get(&self, key: KeyHash) -> Option<Offset> {
         let slot = self.slots.get(self.find(key)?)?;
-        let next = i64::try_from(slot.next).ok().filter(|next| *next > 0)?;
+        let [.., next] = slot;
+        let next = i64::try_from(*next).ok().filter(|next| *next > 0)?;
         Some(Offset(next - 1))
     }
 
@@ -128,9 +127,10 @@ impl OffsetMap {
     fn find(&self, key: KeyHash) -> Option<usize> {
         let count = self.slots.len();
         let start = usize::try_from(key.1 % count as u64).unwrap_or(0);
-        (start..count)
-            .chain(0..start)
-            .find(|at| self.slots.get(*at).is_some_and(|slot| slot.next == 0 || slot.key == [key.0, key.1]))
+        (start..count).chain(0..start).find(|at| {
+            let held = |[high, low, next]: &Slot| *next == 0 || (*high, *low) == (key.0, key.1);
+            self.slots.get(*at).is_some_and(held)
+        })
     }
 }
 

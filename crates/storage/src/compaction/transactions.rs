@@ -1,6 +1,7 @@
 //! Which records of transactions compaction drops, and when their markers may follow.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::batch::{BatchHeader, BatchView};
 use crate::index::AbortedTransaction;
@@ -22,8 +23,10 @@ pub(crate) enum InTransaction {
 /// Follows the transactions while batches go by in the order of the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transactions {
-    /// Aborted ones that have not begun yet, by their first offset.
-    ahead: VecDeque<AbortedTransaction>,
+    /// All aborted ones by their first offset, shared by the copies of this.
+    all: Arc<[AbortedTransaction]>,
+    /// How many of them have begun.
+    begun: usize,
     /// Those under way, and whether any of their batches were seen.
     aborted: BTreeMap<i64, (AbortedTransaction, bool)>,
     /// Producers of which batches were seen that are not of an aborted transaction, since their last marker.
@@ -34,7 +37,7 @@ impl Transactions {
     /// Begins with the aborted transactions that have a record or their marker in what will go by.
     pub(crate) fn new(mut aborted: Vec<AbortedTransaction>) -> Self {
         aborted.sort_unstable_by_key(|aborted| (aborted.first_offset, aborted.last_offset));
-        Self { ahead: aborted.into(), ..Self::default() }
+        Self { all: aborted.into(), ..Self::default() }
     }
 
     /// Takes the next batch.
@@ -42,11 +45,10 @@ impl Transactions {
         let header = batch.header();
         // By their offsets: a segment that is left out may have hidden a marker, or all of a transaction.
         self.aborted.retain(|_, (aborted, _)| aborted.last_offset >= header.base_offset());
-        while self.ahead.front().is_some_and(|aborted| aborted.first_offset <= header.last_offset())
-            && let Some(begun) = self.ahead.pop_front()
-        {
+        while let Some(begun) = self.all.get(self.begun).filter(|begun| begun.first_offset <= header.last_offset()) {
+            self.begun += 1;
             if begun.last_offset >= header.base_offset() {
-                self.aborted.insert(begun.producer_id, (begun, false));
+                self.aborted.insert(begun.producer_id, (*begun, false));
             }
         }
         if header.is_control() { self.pass_control(batch) } else { self.pass_data(header) }
