@@ -271,7 +271,7 @@ impl Log {
         if self.work.strong_count() > 0 || self.shared.usable().is_err() {
             return None;
         }
-        self.shared.undecided().release(limits.high_watermark.min(self.flushed()));
+        self.release_decided(limits.high_watermark);
         let Some((kind, work)) = self.next_work(now, limits) else {
             // What failed has been passed over by all the others, and gets another turn.
             self.failed_work.clear();

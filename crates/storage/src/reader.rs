@@ -303,20 +303,33 @@ impl LogReader {
         self.steady(None, |segments| {
             let (start, end) = (self.shared.start(), self.shared.end());
             let upper = upper.min(end);
-            let mut largest = TimestampMs::NONE;
-            for (segment, next) in
-                segments.with_ends(end).filter(|(segment, next)| segment.base() < upper && *next > start)
-            {
-                let whole = start <= segment.base() && next <= upper;
-                let in_segment =
-                    if whole { segment.largest_timestamp()? } else { largest_between(segment, start, upper)? };
-                largest = largest.max(in_segment);
+            // A segment's largest timestamp may be that of a batch which compaction left no record in. Only if it turns out
+            // to be are the batches asked.
+            for by_batches in [false, true] {
+                let mut largest = TimestampMs::NONE;
+                for (segment, next) in
+                    segments.with_ends(end).filter(|(segment, next)| segment.base() < upper && *next > start)
+                {
+                    let in_segment = segment.largest_timestamp()?;
+                    if in_segment <= largest {
+                        continue;
+                    }
+                    let whole = start <= segment.base() && next <= upper;
+                    largest = if whole && !by_batches {
+                        in_segment
+                    } else {
+                        largest.max(largest_between(segment, start, upper)?)
+                    };
+                }
+                if largest == TimestampMs::NONE {
+                    return Ok(None);
+                }
+                let found = self.first_from(segments, largest)?.filter(|found| found.offset < upper);
+                if found.is_some() {
+                    return Ok(found);
+                }
             }
-            if largest == TimestampMs::NONE {
-                return Ok(None);
-            }
-            let found = self.first_from(segments, largest)?;
-            Ok(found.filter(|found| found.offset < upper))
+            Ok(None)
         })
     }
 
@@ -496,7 +509,9 @@ fn largest_between(segment: &Segment, start: Offset, upper: Offset) -> Result<Ti
     let mut largest = TimestampMs::NONE;
     let mut near = start.max(segment.base());
     while near < upper {
-        let wanted = |header: &BatchHeader| header.last_offset() >= near && header.max_timestamp() > largest;
+        let wanted = |header: &BatchHeader| {
+            header.last_offset() >= near && header.max_timestamp() > largest && header.record_count() != 0
+        };
         let Some(located) = segment.locate_where(near, wanted)? else { break };
         let header = &located.header;
         if header.base_offset() >= start && header.last_offset() < upper {

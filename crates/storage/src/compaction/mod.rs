@@ -52,6 +52,8 @@ pub(crate) struct Compactor {
     run: Option<Box<Run>>,
     /// Not before this time is there to be another.
     not_before: Option<TimestampMs>,
+    /// Of transactions whose markers lie below this is no longer known where they began.
+    decided_below: Offset,
 }
 
 /// A piece of a compaction, to be run on whatever thread.
@@ -85,6 +87,7 @@ impl Compactor {
     pub(crate) fn lower(&mut self, end: Offset) {
         self.cleaner_offset = self.cleaner_offset.min(end.max(Offset::ZERO));
         self.unfinished_below = self.unfinished_below.min(end);
+        self.decided_below = self.decided_below.min(end);
         self.run = None;
     }
 }
@@ -96,6 +99,16 @@ impl Log {
         if known < self.start() || known > self.end() { self.start() } else { known }
     }
 
+    /// Forgets transactions that nothing will decide anew. For readers those are below the high watermark. Compaction, which
+    /// takes away what a marker has superseded, waits until the marker is flushed; a log that is not compacted and hardly
+    /// ever flushed need not remember them as long.
+    pub(crate) fn release_decided(&mut self, high_watermark: Offset) {
+        let waits = self.options.compaction.is_some();
+        let decided = if waits { high_watermark.min(self.flushed()) } else { high_watermark.min(self.end()) };
+        self.shared.undecided().release(decided);
+        self.compactor.decided_below = self.compactor.decided_below.max(decided);
+    }
+
     /// The next piece of compaction that is due.
     pub(crate) fn compaction_piece(&mut self, now: TimestampMs, high_watermark: Offset) -> Option<Piece> {
         let Some(options) = self.options.compaction.clone() else {
@@ -105,7 +118,7 @@ impl Log {
         if let Some(run) = self.compactor.run.take() {
             return Some(Piece { run, now });
         }
-        if self.compactor.not_before.is_some_and(|due| now < due) {
+        if self.compactor.not_before.is_some_and(|due| now < due) || self.flushed() < self.compactor.decided_below {
             return None;
         }
         let first_dirty = self.cleaner_offset();

@@ -490,3 +490,56 @@ fn retention_takes_segments_from_under_a_compaction() {
         assert_eq!(keys(&log.reader()).iter().filter(|(offset, _)| *offset >= 4).count(), 2, "{pieces}");
     }
 }
+
+#[test]
+fn the_largest_timestamp_is_that_of_a_record_which_is_still_there() {
+    let mut log = new_log(&disk(1), &compacted());
+    let builder = BatchBuilder::new(Codec::None).producer(7, 0, 0).base_offset(Offset(0)).leader_epoch(LeaderEpoch(0));
+    log.append_replicated(TimestampMs(T0), &keyed_batch(builder, T0 + DAY, &[(Some("a"), Some("1"))])).unwrap();
+    put(&mut log, &[(Some("a"), Some("2")), (Some("b"), Some("1"))]);
+    put(&mut log, &[(Some("c"), Some("1"))]);
+    roll(&mut log);
+    dirty(&mut log);
+    let found = |log: &highwater_storage::Log, upper| {
+        log.reader().max_timestamp(Offset(upper)).unwrap().map(|found| (found.offset.0, found.timestamp.0))
+    };
+    assert_eq!(found(&log, 5), Some((0, T0 + DAY)));
+    assert_eq!(compact(&mut log, T0).len(), 1);
+    let first = all_batches(&log.reader()).remove(0);
+    let (first, _) = BatchView::parse(&first).unwrap();
+    assert_eq!((first.record_count(), first.max_timestamp()), (0, TimestampMs(T0 + DAY)), "it is in the way");
+    assert_eq!(found(&log, 5), Some((4, T0 + 4)));
+    assert_eq!(found(&log, 4), Some((3, T0 + 3)));
+    assert_eq!(found(&log, 2), Some((1, T0 + 1)));
+    assert_eq!(found(&log, 1), None);
+}
+
+#[test]
+fn what_is_not_flushed_holds_readers_of_committed_records_back_no_longer_than_the_high_watermark() {
+    let mut options = compacted();
+    options.segment_bytes = 1 << 20;
+    let with = options.compaction.clone();
+    // Compacted from the beginning, or from when it is full.
+    for first in [with.clone(), None] {
+        options.compaction = first;
+        let mut log = new_log(&disk(1), &options);
+        put(&mut log, &[(Some("a"), Some("committed"))]);
+        let transactional = BatchBuilder::new(Codec::None).producer(1, 0, 0).transactional();
+        append_as_is(&mut log, transactional, &[(Some("a"), Some("aborted"))]);
+        roll(&mut log);
+        log.flush().unwrap();
+        end_transaction(&mut log, 1, 0, false);
+        put(&mut log, &[(Some("b"), Some("1"))]);
+        assert_eq!((log.flushed(), log.end()), (Offset(2), Offset(4)));
+        let limits = WorkLimits::new(log.end());
+        while log.housekeeping().step(TimestampMs(T0), &limits).unwrap().is_some() {}
+        assert_eq!(log.last_stable_offset(Offset(2)), if options.compaction.is_some() { Offset(1) } else { Offset(2) });
+        assert_eq!(log.last_stable_offset(Offset(4)), Offset(4));
+        options.compaction = with.clone();
+        log.set_options(options.clone()).unwrap();
+        assert_eq!(compact(&mut log, T0), [], "the marker may be lost yet");
+        log.flush().unwrap();
+        assert_eq!(compact(&mut log, T0).len(), 1);
+        assert_eq!(keys(&log.reader()), owned(&[(0, "a"), (3, "b")]));
+    }
+}
