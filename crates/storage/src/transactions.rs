@@ -306,8 +306,11 @@ impl Segment {
         end: Offset,
         read: AbortedBuilder,
     ) -> Result<bool, ReadError> {
+        let is_unwritten = || self.transactions().unwritten.load(Ordering::Relaxed);
+        let was_unwritten = is_unwritten();
         let known = self.aborted(segments, end)?;
-        let Some(right) = read.correction(&known) else { return Ok(false) };
+        // Loading it may have found it wrong.
+        let Some(right) = read.correction(&known) else { return Ok(is_unwritten() && !was_unwritten) };
         self.transactions().set(right);
         self.transactions().unwritten.store(true, Ordering::Relaxed);
         Ok(true)

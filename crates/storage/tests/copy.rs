@@ -467,6 +467,26 @@ fn where_there_are_no_links_all_is_copied() {
     }
 }
 
+#[test]
+fn a_copy_knows_the_aborted_transactions_and_the_open_ones() {
+    let fs = disk(14);
+    let mut log = with_transactions(&fs, &small());
+    let known = |log: &Log| {
+        let aborted = log.reader().aborted_transactions(log.start(), log.end()).unwrap();
+        (aborted, log.reader().last_stable_offset(log.end()))
+    };
+    let expected = (known(&log), content(&log));
+    let (aborted, stable) = &expected.0;
+    assert!(aborted.len() > 2 && *stable < log.end(), "{aborted:?}, {stable}");
+    log.snapshot(COPY).unwrap();
+    // What becomes of the log does not show in the copy.
+    log.truncate_to(Offset(3)).unwrap();
+    log.close().unwrap();
+    assert_copy_is(&fs, &expected.1);
+    let (copy, _) = open_copy(&fs);
+    assert_eq!(known(&copy), expected.0);
+}
+
 /// On the real file system, with copies on another thread while the log appends, truncates and forgets.
 #[test]
 fn copies_made_beside_a_busy_writer_are_whole() {

@@ -165,6 +165,41 @@ fn wrong_indexes_are_found_and_written_anew() {
     }
 }
 
+/// In a log of several epochs, with entries that are missing, say something else, or are of no transaction.
+#[test]
+fn a_wrong_transaction_index_is_found_and_written_anew() {
+    let fs = disk(9);
+    let log = with_transactions(&fs, &options());
+    assert_eq!(log.epochs().len(), 3);
+    let aborted = log.reader().aborted_transactions(Offset(0), log.end()).unwrap();
+    let sealed = bases(&log);
+    log.close().unwrap();
+    let indexes: Vec<String> = sealed[..sealed.len() - 1].iter().map(|base| format!("{base:020}.txnindex")).collect();
+    let indexes: Vec<&String> = indexes.iter().filter(|name| names(&fs).contains(name)).collect();
+    assert!(indexes.len() > 1, "{indexes:?}");
+    let changes: [fn(&mut Vec<u8>); 4] = [
+        Vec::clear,
+        // The first offset, the producer, an entry twice.
+        |bytes| bytes[17] ^= 1,
+        |bytes| bytes[9] ^= 1,
+        |bytes| bytes.extend_from_within(..34),
+    ];
+    for name in indexes {
+        let right = file_bytes(&fs, name);
+        for (number, change) in changes.iter().enumerate() {
+            let image = fs.images(1, 0).remove(0);
+            image.corrupt(&path(name), *change).unwrap();
+            let (mut log, report) = open(&image, &options());
+            assert!(report.clean, "{report:?}");
+            let found = pass(&mut log, NOW);
+            assert_eq!((found.damaged, found.mislabelled, found.indexes_rebuilt), (0, 0, 1), "{name}, change {number}");
+            assert_eq!(log.reader().aborted_transactions(Offset(0), log.end()).unwrap(), aborted);
+            pass(&mut log, NOW);
+            assert!(file_bytes(&image, name) == right, "{name}, change {number}");
+        }
+    }
+}
+
 #[test]
 fn no_more_is_read_than_the_rate_allows_and_logs_share_it() {
     let options = LogOptions { scrub_rate: ScrubRate::bytes_per_second(100), ..options() };

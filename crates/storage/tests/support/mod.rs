@@ -8,7 +8,7 @@ use highwater_storage::fs::{Fs, OpenMode, SimFs};
 use highwater_storage::io::FileExt;
 use highwater_storage::{
     BatchBuilder, Codec, LeaderEpoch, Log, LogOptions, LogReader, Offset, OpenHints, ReadError, ReadLimit, Record,
-    RecoveryReport, Step, TimestampMs, WorkLimits, batches,
+    RecoveryReport, Step, TimestampMs, TransactionMarker, WorkLimits, batches,
 };
 
 pub(crate) const T0: i64 = 1_700_000_000_000;
@@ -136,6 +136,26 @@ pub(crate) fn filled(fs: &SimFs, options: &LogOptions, batches: u64) -> Log {
     for number in 0..batches {
         append(&mut log, &numbered(number, 90));
     }
+    log
+}
+
+/// A log of some segments in three epochs, with transactions of two producers of which every other one is aborted,
+/// and the last two are open.
+pub(crate) fn with_transactions(fs: &SimFs, options: &LogOptions) -> Log {
+    let (mut log, _) = open(fs, options);
+    for number in 0..46i32 {
+        let epoch = LeaderEpoch(number / 16);
+        let producer_id = i64::from(number % 2);
+        let mut builder = BatchBuilder::new(Codec::None).producer(producer_id, 0, number / 2).transactional();
+        builder.push(Record::new(TimestampMs(T0 + i64::from(number)), &[u8::try_from(number).unwrap(); 120]));
+        log.append(NOW, epoch, &builder.build()).unwrap();
+        if number % 6 > 3 {
+            let marker =
+                TransactionMarker { producer_id, producer_epoch: 0, is_abort: number % 4 > 1, coordinator_epoch: 0 };
+            log.end_transaction(NOW, epoch, &marker).unwrap();
+        }
+    }
+    assert!(log.segments().len() > 4);
     log
 }
 
