@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{replace_file, sync_parent, temporary_path};
 use crate::error::Fence;
-use crate::flush::{JobControl, Sealed};
+use crate::flush::{JobControl, Sealed, Syncer};
 use crate::fs::{FileKind, OpenMode};
 use crate::index::{AbortedTransaction, TimeEntry};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
@@ -75,6 +75,7 @@ pub enum CopyError {
 pub struct CopyJob {
     place: Place,
     shared: Arc<Shared>,
+    syncer: Syncer,
     control: Arc<JobControl>,
     target: PathBuf,
     /// Segments that are not synced, or whose side files are not written.
@@ -116,6 +117,7 @@ impl Log {
         Ok(CopyJob {
             place: self.place.clone(),
             shared: self.shared.clone(),
+            syncer: self.syncer(),
             control: self.copy_control(),
             target: dir.as_ref().to_owned(),
             sealed: self.sealed.clone(),
@@ -281,12 +283,8 @@ impl CopyJob {
     fn sync_linked(&self) -> Result<(), CopyError> {
         for sealed in &self.sealed {
             let Some(file) = &sealed.file else { continue };
-            if let Err(source) = file.sync_data() {
-                // The log's own batches: whether they are on the disk nobody can tell any more.
-                let error = IoError { verb: "sync", path: sealed.segment.path(), source };
-                self.shared.close(Fence::SyncFailed(error.to_string()));
-                return Err(error.into());
-            }
+            // The log's own batches: if it fails, whether they are on the disk nobody can tell any more.
+            self.syncer.run(|| file.sync_data().context("sync", &sealed.segment.path()))?;
         }
         Ok(())
     }

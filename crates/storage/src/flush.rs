@@ -75,14 +75,38 @@ impl JobControl {
     }
 }
 
+/// What syncs batches of a log, on whatever thread.
+///
+/// One at a time: the operating system tells of a failed write-back once, to whoever asks first, and a sync beside that one
+/// succeeds. It may not take for synced what the other has been told is lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Syncer {
+    place: Place,
+    shared: Arc<Shared>,
+    state: Arc<StateFile>,
+}
+
+impl Syncer {
+    /// Syncs, unless the log is closed. If it fails the log and its readers are closed before another sync begins.
+    pub(crate) fn run(&self, sync: impl FnOnce() -> Result<(), IoError>) -> Result<(), Fence> {
+        let _alone = self.shared.syncing();
+        self.shared.usable()?;
+        sync().map_err(|error| {
+            let fence = Fence::SyncFailed(error.to_string());
+            self.shared.close(fence.clone());
+            self.state.note_sync_failed(&self.place);
+            fence
+        })
+    }
+}
+
 /// A sync to be run, on whatever thread. Dropping it changes nothing.
 #[derive(Debug)]
 #[must_use = "a job that is not run syncs nothing"]
 pub struct FlushJob {
     place: Place,
-    shared: Arc<Shared>,
+    syncer: Syncer,
     control: Arc<JobControl>,
-    state: Arc<StateFile>,
     upto: Offset,
     /// The flush mark once it is done.
     mark: FlushMark,
@@ -138,12 +162,7 @@ impl FlushJob {
 
     /// Syncs. If that fails the log and its readers are closed at once, whoever gets the result.
     pub fn run(self) -> FlushDone {
-        let synced = self.sync_data().map_err(|error| {
-            let fence = Fence::SyncFailed(error.to_string());
-            self.shared.close(fence.clone());
-            self.state.note_sync_failed(&self.place);
-            fence
-        });
+        let synced = self.syncer.run(|| self.sync_data());
         let checkpoint = synced.is_ok().then(|| self.write_checkpoint()).flatten();
         if synced.is_ok() {
             self.write_mark(checkpoint.as_ref());
@@ -171,7 +190,7 @@ impl FlushJob {
         let complete = checkpoint.is_some_and(Checkpointed::is_complete);
         let durably = checkpoint.is_some() || !self.sealed.is_empty();
         let still = || self.control.lowest_end() >= self.upto;
-        self.state.mark(&self.place, self.mark, complete.then_some(self.upto), durably, still);
+        self.syncer.state.mark(&self.place, self.mark, complete.then_some(self.upto), durably, still);
     }
 
     fn write_checkpoint(&self) -> Option<Checkpointed> {
@@ -348,9 +367,8 @@ impl Log {
         self.unsynced_since = None;
         FlushJob {
             place: self.place.clone(),
-            shared: self.shared.clone(),
+            syncer: self.syncer(),
             control: self.job_control(),
-            state: self.state.clone(),
             upto: self.end(),
             mark: self.active.mark(self.end()),
             sealed,
@@ -360,8 +378,14 @@ impl Log {
         }
     }
 
+    /// What syncs batches in a job.
+    pub(crate) fn syncer(&self) -> Syncer {
+        Syncer { place: self.place.clone(), shared: self.shared.clone(), state: self.state.clone() }
+    }
+
     /// What a new job shares with the log.
     pub(crate) fn job_control(&mut self) -> Arc<JobControl> {
+        self.jobs.retain(|job| job.strong_count() > 0);
         let control = JobControl::new(self.side_files.clone());
         self.jobs.push(Arc::downgrade(&control));
         control

@@ -19,7 +19,13 @@ impl Log {
             FlushPolicy::EachAppend => unsynced > 0,
             FlushPolicy::EveryMessages(messages) => unsynced >= messages,
             // Without a time, a sync was begun behind which nothing came, and it may not have been run.
-            FlushPolicy::EveryMs(ms) => unsynced > 0 && now.since(*self.unsynced_since.get_or_insert(now)) >= ms,
+            FlushPolicy::EveryMs(_) if unsynced == 0 => false,
+            FlushPolicy::EveryMs(ms) => {
+                let since = self.unsynced_since.get_or_insert(now);
+                // A clock that was set back does not keep the records waiting for what it was set back by.
+                *since = (*since).min(now);
+                now.since(*since) >= ms
+            }
         }
     }
 

@@ -95,6 +95,8 @@ pub(crate) struct Shared {
     /// its read than before may have read bytes of two histories, and reads again.
     generation: AtomicU64,
     fence: OnceLock<Fence>,
+    /// Held while files of the log are synced.
+    syncing: Mutex<()>,
 }
 
 impl Shared {
@@ -113,7 +115,13 @@ impl Shared {
             flushed: AtomicI64::new(start.0),
             generation: AtomicU64::new(0),
             fence: OnceLock::new(),
+            syncing: Mutex::new(()),
         }
+    }
+
+    /// Waits for others that sync files of the log, and keeps them out.
+    pub(crate) fn syncing(&self) -> MutexGuard<'_, ()> {
+        self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn segments(&self) -> Arc<Segments> {

@@ -89,6 +89,8 @@ impl RecordBuffer {
             }
         }
         let full = self.policy.bytes.min(max.saturating_sub(HEADER_BYTES));
+        // A clock that was set back does not keep them waiting for what it was set back by.
+        self.since = self.since.min(now);
         let is_full = self.builder.records_bytes() + bytes > full;
         let pushed = if is_full || now.since(self.since) > self.policy.linger_ms {
             self.append(now)?.map_or(Pushed::Buffered, Pushed::Appended)

@@ -287,6 +287,9 @@ impl Log {
         change: impl FnOnce(&mut Self) -> Result<(), ReadError>,
     ) -> Result<(), TruncateError> {
         change(self).map_err(|error| {
+            if let ReadError::Io(error) = &error {
+                self.close_if_sync_failed(error);
+            }
             self.shared.close(Fence::HalfDone(error.to_string()));
             match self.shared.usable() {
                 Err(fence) => fence.into(),

@@ -11,12 +11,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::{Fence, FlushError};
+use crate::error::FlushError;
+use crate::flush::Syncer;
 use crate::fs::File;
 use crate::io::{FileExt, IoContext, IoError};
 use crate::log::Log;
 use crate::options::FlushPolicy;
-use crate::reader::Shared;
 use crate::segment::Segment;
 
 /// Bytes of zeros written in one step of housekeeping.
@@ -80,7 +80,7 @@ impl Drop for ZeroAhead {
 /// Some zeros to be written, on whatever thread.
 #[derive(Debug)]
 pub(crate) struct ZeroJob {
-    shared: Arc<Shared>,
+    syncer: Syncer,
     segment: Arc<Segment>,
     file: Arc<dyn File>,
     filled: Arc<Filled>,
@@ -108,12 +108,10 @@ impl ZeroJob {
             self.filled.upto.store(from + count, Ordering::Release);
             written += count;
         }
-        self.file.sync_data().context("sync", &self.segment.path()).map_err(|error| {
-            // Batches may be among what this sync should have written.
-            let fence = Fence::SyncFailed(error.to_string());
-            self.shared.close(fence.clone());
-            fence
-        })?;
+        if written > 0 {
+            // Batches may be among what it writes.
+            self.syncer.run(|| self.file.sync_data().context("sync", &self.segment.path()))?;
+        }
         Ok(written)
     }
 }
@@ -144,7 +142,7 @@ impl Log {
         let zeros = self.active.zeros.get_or_insert_with(|| ZeroAhead::new(len));
         let filled = zeros.filled.clone();
         let target = target.min(upto + STEP_BYTES);
-        Some(ZeroJob { shared: self.shared.clone(), segment: self.active.segment.clone(), file, filled, target })
+        Some(ZeroJob { syncer: self.syncer(), segment: self.active.segment.clone(), file, filled, target })
     }
 
     /// Takes the zeros off that lie ahead of the end, and ends the writing of them. `false` if there were none.

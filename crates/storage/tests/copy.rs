@@ -398,7 +398,7 @@ fn a_failed_sync_of_the_logs_own_segments_closes_it() {
     let fs = disk(10);
     let mut log = interesting(&fs);
     fs.inject_on(Fault::SyncFails, Call::SyncData, "books-0", 0);
-    assert!(matches!(log.snapshot(COPY).unwrap_err(), CopyError::Io(_)));
+    assert!(matches!(log.snapshot(COPY).unwrap_err(), CopyError::Closed(Fence::SyncFailed(_))));
     assert!(matches!(log.fence(), Some(Fence::SyncFailed(_))));
     assert!(fs.metadata(Path::new(COPY)).is_err());
 }

@@ -83,8 +83,12 @@ fn a_record_waits_no_longer_than_asked_for_when_another_comes() {
     let Pushed::Appended(appended) = push(6) else { panic!("it was old") };
     assert_eq!((appended.last, appended.durability), (Offset(1), Durability::Synced));
     assert_eq!(push(11), Pushed::Buffered);
+    // A clock that was set back does not put it off.
+    assert_eq!([push(-1000), push(-995)], [Pushed::Buffered; 2]);
+    assert!(matches!(push(-994), Pushed::Appended(_)));
     drop(buffer);
-    assert_eq!(values(&open(&fs, LogOptions::default())), [[b"x", b"x"]], "what was in the buffer is gone");
+    let expected = [vec![b"x"; 2], vec![b"x"; 4]];
+    assert_eq!(values(&open(&fs, LogOptions::default())), expected, "what was in the buffer is gone");
 }
 
 #[test]

@@ -165,6 +165,17 @@ fn the_policies_sync_when_they_say() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_puts_no_sync_off() {
+    const HOUR: i64 = 60 * 60 * 1000;
+    let mut log = open(&disk(), FlushPolicy::EveryMs(10));
+    let mut append = |ms| log.append(TimestampMs(NOW.0 + ms), EPOCH, &batch(b"x")).unwrap().durability;
+    assert_eq!([append(0), append(-HOUR), append(9 - HOUR)], [Durability::Buffered; 3]);
+    assert_eq!(append(10 - HOUR), Durability::Synced);
+    assert_eq!([append(11 - HOUR), append(20 - HOUR)], [Durability::Buffered; 2]);
+    assert_eq!(append(21 - HOUR), Durability::Synced);
+}
+
+#[test]
 fn a_closed_log_is_closed_to_all_and_keeps_what_was_appended() {
     let fs = disk();
     let log = SharedLog::new(open(&fs, FlushPolicy::None));

@@ -56,6 +56,17 @@ fn mark(fs: &SimFs) -> Option<FlushMark> {
     Some(mark)
 }
 
+fn state(fs: &SimFs) -> crate::state_file::LogState {
+    let place = Place {
+        fs: Arc::new(fs.clone()),
+        dir: Path::new("/log").into(),
+        open_files: OpenFiles::default(),
+        index_interval_bytes: 4096,
+        read_only: false,
+    };
+    StateFile::load(&place).unwrap().last().unwrap()
+}
+
 fn at(mark: Option<FlushMark>) -> Option<(i64, u64, i64)> {
     mark.map(|mark| (mark.segment_base.0, mark.position / batch().len() as u64, mark.offset.0))
 }
@@ -151,14 +162,66 @@ fn a_failed_sync_is_noted_in_the_file() {
     fs.inject_on(Fault::SyncFails, Call::SyncData, ".log", 1);
     assert!(matches!(log.flush(), Err(FlushError::Closed(Fence::SyncFailed(_)))));
     drop(log);
-    let place = Place {
-        fs: Arc::new(fs.clone()),
-        dir: Path::new("/log").into(),
-        open_files: OpenFiles::default(),
-        index_interval_bytes: 4096,
-        read_only: false,
-    };
-    let known = StateFile::load(&place).unwrap().last().unwrap();
+    let known = state(&fs);
     assert!(known.sync_failed);
     assert_eq!(known.mark.map(|mark| mark.offset), Some(Offset(2)));
+}
+
+#[test]
+fn a_sync_beside_one_that_failed_counts_for_nothing() {
+    let fs = disk();
+    let mut log = open(&fs);
+    append(&mut log, 1);
+    log.flush().unwrap();
+    append(&mut log, 1);
+    let (one, other) = (log.flush_job().unwrap(), log.flush_job().unwrap());
+    fs.inject_on(Fault::SyncFails, Call::SyncData, ".log", 1);
+    let one = one.run();
+    // The operating system would let this one succeed.
+    let other = other.run();
+    assert_eq!(fs.faults_hit(), 1);
+    assert!(matches!(log.finish_flush(other), Err(FlushError::Closed(Fence::SyncFailed(_)))));
+    assert!(matches!(log.finish_flush(one), Err(FlushError::Closed(Fence::SyncFailed(_)))));
+    drop(log);
+    let known = state(&fs);
+    assert!(known.sync_failed);
+    assert_eq!(known.mark.map(|mark| mark.offset), Some(Offset(2)));
+}
+
+#[test]
+fn a_sync_that_fails_in_a_truncation_is_noted_in_the_file() {
+    let fs = disk();
+    let mut log = open(&fs);
+    append(&mut log, 3);
+    fs.inject_on(Fault::SyncFails, Call::SyncData, ".log", 1);
+    assert!(log.truncate_to(Offset(4)).is_err());
+    assert!(matches!(log.fence(), Some(Fence::SyncFailed(_))));
+    drop(log);
+    assert!(state(&fs).sync_failed, "the batches before the cut were not synced either");
+}
+
+#[test]
+fn a_sync_that_fails_when_the_log_is_opened_is_noted_in_the_file() {
+    let fs = disk();
+    let mut log = open(&fs);
+    append(&mut log, 2);
+    drop(log);
+    fs.inject_on(Fault::SyncFails, Call::SyncData, ".log", 1);
+    let open = || Log::open_with(Arc::new(fs.clone()), Path::new("/log"), LogOptions::default(), OpenHints::default());
+    assert!(open().is_err());
+    assert!(state(&fs).sync_failed);
+    let (log, report) = open().unwrap();
+    assert!(report.rewritten);
+    assert_eq!((log.end(), state(&fs).sync_failed), (Offset(4), false));
+}
+
+#[test]
+fn syncs_that_are_done_leave_nothing_in_memory() {
+    let fs = disk();
+    let mut log = open(&fs);
+    for _ in 0..50 {
+        append(&mut log, 1);
+        log.flush().unwrap();
+    }
+    assert!(log.jobs.len() <= 1, "{}", log.jobs.len());
 }

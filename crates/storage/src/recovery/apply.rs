@@ -41,7 +41,12 @@ impl Examined {
         self.rewrite()?;
         self.repair()?;
         if let Some(floor) = self.plan.scanned_from {
-            self.sync_scanned(floor)?;
+            self.sync_scanned(floor).inspect_err(|error| {
+                if matches!(error, OpenError::Io(error) if error.verb.starts_with("sync")) {
+                    // The next one would find what this one lost, and a sync that succeeds.
+                    state.note_sync_failed(&self.place);
+                }
+            })?;
             self.write_scanned_indexes(floor)?;
         }
         self.write_producers()?;
