@@ -213,6 +213,9 @@ fn beside_a_running_broker_only_reading_is_allowed() {
     server.stop().unwrap();
 
     assert_eq!(log(&["copy", text(&dir), text(&copy)]).0, 0);
+    let (code, stdout, _) = log(&["truncate", "--to", "5", text(&dir)]);
+    let whole = "offsets 4 to 5; the batch that 5 lies in goes as a whole";
+    assert_eq!((code, stdout.contains("1 batch ") && stdout.contains(whole)), (0, true), "{stdout}");
     assert_eq!(log(&["truncate", "--to", "4", "--write", text(&dir)]).0, 0);
     let (code, stdout, _) = log(&["verify", text(&root)]);
     assert_eq!((code, stdout.contains("in use")), (0, false), "{stdout}");

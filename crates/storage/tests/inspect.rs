@@ -137,6 +137,57 @@ fn each_damaged_side_file_is_found() {
     assert_eq!(faults(&data("clean-damaged-files/after")), after);
 }
 
+/// Between two segments a gap is legal. One that index files are left of is none, nor is one at a clean end.
+#[test]
+fn a_segment_that_is_gone_is_missed_where_its_indexes_are_left() {
+    for (gone, offsets) in [(83_i64, (83, 168)), (414, (414, 414))] {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().join("root");
+        copied(&data("plain-multi/log"), &root);
+        let file = |kind: &str| format!("plain-0/{gone:020}.{kind}");
+        std::fs::remove_file(root.join(file("log"))).unwrap();
+        let found = faults(&root);
+        let wanted = (FaultKind::SegmentMissing, file("log"), None, Some(offsets));
+        assert!(found.contains(&wanted), "{found:?}");
+        // What replaced it, or postponed its removal, is another matter.
+        std::fs::write(root.join(file("log.deleted")), b"").unwrap();
+        assert!(!faults(&root).contains(&wanted));
+        std::fs::remove_file(root.join(file("log.deleted"))).unwrap();
+        for kind in ["index", "timeindex"] {
+            std::fs::remove_file(root.join(file(kind))).unwrap();
+        }
+        assert!(!faults(&root).contains(&wanted));
+    }
+}
+
+/// A header that tells another largest timestamp than the records is told of, and nothing readable is cut out for it.
+#[test]
+fn a_batch_with_a_wrong_largest_timestamp_stays() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("plain-multi/log"), &root);
+    let log = root.join("plain-0/00000000000000000000.log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    let first = batches(&bytes).next().unwrap().unwrap().total_bytes();
+    // The second batch's, by a millisecond, under a checksum that fits.
+    bytes[first + 42] ^= 1;
+    let second = batches(&bytes[first..]).next().unwrap().unwrap().total_bytes();
+    let checksum = crc32c::crc32c(&bytes[first + 21..first + second]);
+    bytes[first + 17..first + 21].copy_from_slice(&checksum.to_be_bytes());
+    std::fs::write(&log, &bytes).unwrap();
+    let wanted = (FaultKind::MaxTimestamp, "plain-0/00000000000000000000.log".to_owned(), Some(first as u64));
+    let found = faults(&root);
+    assert!(found.iter().any(|(kind, file, position, _)| (*kind, file.clone(), *position) == wanted), "{found:?}");
+    let fs = OsFs::shared();
+    let dir = root.join("plain-0");
+    let _lock = RepairLock::take(&*fs, &dir).unwrap();
+    let plan = RepairPlan::of(&*fs, &dir, &mut |_| {}).unwrap();
+    assert!(!plan.actions.iter().any(|action| matches!(action, RepairAction::Cut { .. })), "{plan:?}");
+    assert_eq!(plan.left.iter().map(|fault| fault.kind).collect::<Vec<_>>(), [FaultKind::MaxTimestamp]);
+    plan.apply(&fs, &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&log).unwrap(), bytes);
+}
+
 #[test]
 fn a_summary_tells_what_kafka_tells() {
     let summary = inspect::PartitionSummary::of(&OsFs, &data("deleted-prefix/log/delrec-0")).unwrap();
@@ -344,6 +395,9 @@ fn a_stopped_log_is_cut_and_copied() {
 
     let plan = TruncatePlan::of(&*fs, &dir, Offset(200)).unwrap();
     assert_eq!((plan.from, plan.to), (Offset(327), Offset(200)));
+    // A batch goes as a whole.
+    let inside = TruncatePlan::of(&*fs, &data("plain-multi/log/plain-0"), Offset(30)).unwrap();
+    assert_eq!((inside.from, inside.to), (Offset(441), Offset(26)));
     let lock = RepairLock::take(&*fs, &dir).unwrap();
     let (truncated, _) = repair::truncate(&fs, &dir, Offset(200)).unwrap();
     assert_eq!((truncated.from, truncated.end, truncated.bytes), (Offset(327), Offset(200), plan.bytes));
@@ -416,7 +470,8 @@ fn whatever_was_damaged_verifies_when_it_was_repaired() {
             })
             .unwrap();
             assert_eq!(found, left, "seed {seed}, {dir:?}");
-            assert!(left.iter().all(|fault| fault.kind == FaultKind::CheckpointOffset), "seed {seed}: {left:?}");
+            let stays = |kind| matches!(kind, FaultKind::CheckpointOffset | FaultKind::SegmentMissing);
+            assert!(left.iter().all(|fault| stays(fault.kind)), "seed {seed}: {left:?}");
         }
     }
 }

@@ -43,12 +43,16 @@ pub enum FaultKind {
     LeaderEpoch,
     /// Records that cannot be read, or are not what their batch says.
     Records,
+    /// A batch whose largest timestamp is not that of its records.
+    MaxTimestamp,
     /// The last write is not whole.
     TornTail,
     /// Zeros behind the last batch.
     ZeroTail,
     /// Offsets that no segment holds, between two segments.
     Gap,
+    /// A segment's data file is gone, and its index files are left.
+    SegmentMissing,
     /// The offset index is missing.
     OffsetIndexMissing,
     /// The offset index is not what the batches say.
@@ -95,16 +99,18 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::Batch,
         Self::Checksum,
         Self::Offsets,
         Self::Field,
         Self::LeaderEpoch,
         Self::Records,
+        Self::MaxTimestamp,
         Self::TornTail,
         Self::ZeroTail,
         Self::Gap,
+        Self::SegmentMissing,
         Self::OffsetIndexMissing,
         Self::OffsetIndex,
         Self::TimeIndexMissing,
@@ -172,6 +178,12 @@ impl FaultKind {
                 "may take the wrong epoch in when it recovers, and forget the whole history for it",
             ),
             Self::Records => ("records", Loss, "serves the batch as it is", "serves the batch as it is"),
+            Self::MaxTimestamp => (
+                "max-timestamp",
+                Error,
+                "goes by the header: look-ups by time and retention may miss",
+                "goes by the header: look-ups by time and retention may miss",
+            ),
             Self::TornTail => (
                 "torn-tail",
                 Loss,
@@ -189,6 +201,13 @@ impl FaultKind {
                 Note,
                 "goes on behind it, unless its own state file says that there was none",
                 "goes on behind it: compaction leaves such gaps",
+            ),
+            Self::SegmentMissing => (
+                "segment-missing",
+                Loss,
+                "removes the indexes that are left and goes on behind the gap, unless its own state file says that there was \
+                 none",
+                "removes the indexes that are left and goes on behind the gap",
             ),
             Self::OffsetIndexMissing => ("index-missing", Error, REBUILT, REBUILT),
             Self::OffsetIndex => (

@@ -18,7 +18,7 @@ use super::{RepairError, lower_checkpoints};
 /// What cutting a log off at an offset takes away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TruncatePlan {
-    /// The end of the log after the cut.
+    /// The end of the log after the cut: where the first batch that goes begins, which may be below what was asked for.
     pub to: Offset,
     /// The end of the log before.
     pub from: Offset,
@@ -48,6 +48,7 @@ impl TruncatePlan {
             loop {
                 match walk.next_piece().context("read", path)? {
                     Piece::Batch { batch, .. } if batch.last_offset() >= to => {
+                        plan.to = plan.to.min(batch.base_offset());
                         plan.batches += 1;
                         plan.bytes += batch.total_bytes() as u64;
                     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use highwater_storage::{
     BatchBuilder, Codec, FlushPolicy, LeaderEpoch, Log, LogOptions, ProduceRules, Record, SharedLog, TimestampMs,
@@ -22,6 +22,9 @@ const ROUNDS: u32 = 5;
 
 /// A round ends at this size at the latest, so that the disk is not filled.
 const ROUND_BYTES_MAX: u64 = 1 << 30;
+
+/// The batch is in memory, also while it is made.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArguments {
@@ -69,6 +72,17 @@ fn parse_policy(text: &str) -> Result<FlushPolicy, String> {
     .ok_or_else(|| "one of none, each, records=N, ms=N".to_owned())
 }
 
+/// A policy in the words of the command line.
+fn policy_name(policy: FlushPolicy) -> String {
+    match policy {
+        FlushPolicy::None => "none".to_owned(),
+        FlushPolicy::EachAppend => "each".to_owned(),
+        FlushPolicy::EveryMessages(number) => format!("records={number}"),
+        FlushPolicy::EveryMs(number) => format!("ms={number}"),
+        other => format!("{other:?}"),
+    }
+}
+
 /// One round's appends.
 #[derive(Debug)]
 struct Round {
@@ -79,6 +93,11 @@ struct Round {
 
 /// Measures and prints. Exit code 130 if it was interrupted, with nothing left behind.
 pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
+    let batch_bytes = u64::from(arguments.record_bytes) * u64::from(arguments.batch);
+    if batch_bytes > BATCH_BYTES_MAX {
+        let LogArguments { record_bytes, batch, .. } = arguments;
+        bail!("{batch} records of {record_bytes} bytes are more than an append of {BATCH_BYTES_MAX} bytes");
+    }
     let stopped = watch_for_interrupt()?;
     let stop = || stopped.load(Ordering::Relaxed);
     let root = tempfile::Builder::new().prefix("highwater-bench-").tempdir_in(&arguments.dir);
@@ -211,8 +230,8 @@ fn print(arguments: &LogArguments, batch_bytes: usize, rounds: &mut [Round], lim
     if arguments.format == Format::Json {
         let spread: Vec<f64> = rounds.iter().map(|round| round.bytes_per_second).collect();
         let result = json!({
-            "record_bytes": arguments.record_bytes, "batch_records": arguments.batch, "batch_bytes": batch_bytes,
-            "threads": arguments.threads, "sync": format!("{:?}", arguments.sync),
+            "type": "bench-log", "record_bytes": arguments.record_bytes, "batch_records": arguments.batch, "batch_bytes": batch_bytes,
+            "threads": arguments.threads, "sync": policy_name(arguments.sync),
             "log": {
                 "bytes_per_second": rate, "appends_per_second": median.appends_per_second,
                 "records_per_second": median.appends_per_second * f64::from(arguments.batch), "rounds": spread,
@@ -234,11 +253,12 @@ fn print(arguments: &LogArguments, batch_bytes: usize, rounds: &mut [Round], lim
         return;
     }
     println!(
-        "{} records of {} bytes an append, {} thread(s), sync {:?}; median of {} rounds",
+        "{} records of {} bytes an append, {} thread{}, synced: {}; median of {} rounds",
         arguments.batch,
         arguments.record_bytes,
         arguments.threads,
-        arguments.sync,
+        if arguments.threads == 1 { "" } else { "s" },
+        policy_name(arguments.sync),
         rounds.len()
     );
     println!(
@@ -283,9 +303,27 @@ mod tests {
         assert_eq!(parse_policy("each"), Ok(FlushPolicy::EachAppend));
         assert_eq!(parse_policy("records=7"), Ok(FlushPolicy::EveryMessages(7)));
         assert_eq!(parse_policy("ms=20"), Ok(FlushPolicy::EveryMs(20)));
+        for name in ["none", "each", "records=7", "ms=20"] {
+            assert_eq!(policy_name(parse_policy(name).unwrap()), name);
+        }
         for bad in ["", "always", "records", "records=0", "ms=x", "each=1"] {
             assert!(parse_policy(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_append_that_is_not_to_be_held_in_memory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let arguments = LogArguments {
+            dir: dir.path().to_owned(),
+            record_bytes: 1 << 24,
+            batch: 1 << 20,
+            sync: FlushPolicy::None,
+            threads: 1,
+            seconds: 1,
+            format: Format::Json,
+        };
+        assert!(run(&arguments).unwrap_err().to_string().contains("1048576 records of 16777216 bytes"));
     }
 
     #[test]

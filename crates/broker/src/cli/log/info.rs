@@ -10,7 +10,7 @@ use highwater_storage::{Offset, TimestampMs};
 use serde_json::{Value, json};
 
 use super::output::Output;
-use super::text::{aligned, size};
+use super::text::{aligned, counted, size};
 use super::{ResultFormat, file_system, target, time};
 
 /// Show segments, sizes, offsets, epochs and how a log was closed.
@@ -140,11 +140,8 @@ fn details(output: &mut Output, summary: &PartitionSummary) -> anyhow::Result<()
             }
         },
     ));
-    let segments = summary.segments.len();
-    facts.push((
-        "size",
-        format!("{} in {segments} segment{}", size(files.log_bytes()), if segments == 1 { "" } else { "s" }),
-    ));
+    let segments = counted(summary.segments.len() as u64, "segment", "segments");
+    facts.push(("size", format!("{} in {segments}", size(files.log_bytes()))));
     let names = |files: &[FileFacts]| files.iter().map(|facts| file_name(&facts.path)).collect::<Vec<_>>().join(", ");
     for (name, listed) in
         [("leftovers", &files.leftovers), ("without segment", &files.orphans), ("set aside", &files.set_aside)]

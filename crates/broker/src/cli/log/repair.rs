@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::output::Output;
 use super::progress::Progress;
+use super::text::counted;
 use super::verify::{fault_line, fault_object};
 use super::{ResultFormat, file_system, partitions, target};
 
@@ -155,8 +156,8 @@ fn check(fs: &dyn Fs, lock: &RepairLock, output: &mut Output) -> anyhow::Result<
         output.object(&fault_object(fault))?;
     }
     if faults.is_empty() {
-        let records = verified.records;
-        output.line(&format!("  verified: {records} records in {} batches", verified.batches))?;
+        let records = counted(verified.records, "record", "records");
+        output.line(&format!("  verified: {records} in {}", counted(verified.batches, "batch", "batches")))?;
     }
     Ok(faults.len())
 }

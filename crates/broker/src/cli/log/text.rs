@@ -49,6 +49,11 @@ fn base64(bytes: &[u8]) -> String {
     encoded
 }
 
+/// A number of things, each with the word for one of them and for more.
+pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
 /// A size for people.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::output::Output;
 use super::repair::locked;
-use super::text::size;
+use super::text::{counted, size};
 use super::{ResultFormat, file_system, target};
 
 /// Cut a log off at an offset, as a replica does that follows another leader. Says what would go; does it with --write.
@@ -37,23 +37,29 @@ pub(crate) fn run(arguments: &TruncateArguments) -> anyhow::Result<ExitCode> {
     let Target::Partition(dir) = target(&*fs, &arguments.path)? else {
         bail!("{} is not a partition's directory", arguments.path.display());
     };
-    let to = Offset(arguments.to);
+    let asked = Offset(arguments.to);
     let _lock = locked(&*fs, &dir, arguments.write)?;
-    let plan = TruncatePlan::of(&*fs, &dir, to)?;
-    if to > plan.from {
-        bail!("{} ends at offset {}, before {to}", dir.display(), plan.from);
+    let plan = TruncatePlan::of(&*fs, &dir, asked)?;
+    if asked > plan.from {
+        bail!("{} ends at offset {}, before {asked}", dir.display(), plan.from);
     }
     let mut output = Output::new(arguments.format);
-    let TruncatePlan { from, batches, bytes, segments, .. } = &plan;
-    let (segments, size) = (segments.len(), size(*bytes));
-    let what = format!("{batches} batches ({size}), offsets {to} to {}, and {segments} whole segments", from.0 - 1);
-    if to == *from {
+    let TruncatePlan { from, to, batches, bytes, segments } = &plan;
+    let (records, size) = (format!("offsets {to} to {}", from.0 - 1), size(*bytes));
+    let mut what = format!("{} ({size}), {records}", counted(*batches, "batch", "batches"));
+    if !segments.is_empty() {
+        what.push_str(&format!(", with them {}", counted(segments.len() as u64, "whole segment", "whole segments")));
+    }
+    if *to < asked {
+        what.push_str(&format!("; the batch that {asked} lies in goes as a whole"));
+    }
+    if to == from {
         output.line(&format!("{}: ends at offset {to} already", dir.display()))?;
     } else if arguments.write {
-        truncate(&fs, &dir, to)?;
-        output.line(&format!("{}: gone are {what}", dir.display()))?;
+        truncate(&fs, &dir, asked)?;
+        output.line(&format!("{}: removed {what}", dir.display()))?;
     } else {
-        output.line(&format!("{}: would go (--write does it): {what}", dir.display()))?;
+        output.line(&format!("{}: to remove (--write does it): {what}", dir.display()))?;
     }
     output.object(&json!({
         "type": "truncate",

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::output::Output;
 use super::progress::Progress;
-use super::text::size;
+use super::text::{counted, size};
 use super::{ResultFormat, file_system, partitions, target};
 
 /// Check every batch, record, index entry, epoch, snapshot and checkpoint. Exits with 0 if all is good, with 1 if not.
@@ -81,11 +81,17 @@ pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     let Verified { segments, batches, records, bytes, faults, notes, .. } = all;
     let verdict = match (faults, notes) {
         (0, 0) => "all good".to_owned(),
-        (0, notes) => format!("all good ({notes} note{})", plural(notes)),
-        (faults, _) => format!("{faults} fault{}", plural(faults)),
+        (0, notes) => format!("all good ({})", counted(notes, "note", "notes")),
+        (faults, _) => counted(faults, "fault", "faults"),
     };
     let speed = speed.map(|speed| format!(", {speed}")).unwrap_or_default();
-    let read = format!("{records} records in {batches} batches, {segments} segments, {}{speed}", size(bytes));
+    let read = format!(
+        "{} in {}, {}, {}{speed}",
+        counted(records, "record", "records"),
+        counted(batches, "batch", "batches"),
+        counted(segments, "segment", "segments"),
+        size(bytes)
+    );
     output.line(&format!("{verdict}: {read}"))?;
     output.object(&json!({
         "type": "verified",
@@ -100,10 +106,6 @@ pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     }))?;
     output.finish()?;
     Ok(if all.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn plural(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 fn show(output: &mut Output, fault: &Fault, notes: bool) -> std::io::Result<()> {

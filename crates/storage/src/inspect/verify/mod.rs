@@ -23,7 +23,7 @@ use crate::{Offset, RepairedField};
 
 use super::fault::{Correction, Fault, FaultKind, Severity};
 use super::files::{FileFacts, SegmentFiles};
-use super::records::check_records;
+use super::records::{RecordsFault, check_records};
 use super::summary::{PartitionSummary, RootFacts, Stop, name_of};
 use super::target::InspectError;
 use super::walk::{DamagedBytes, Piece, SegmentWalk};
@@ -344,11 +344,36 @@ impl<'v> Verifier<'v> {
         }
         let path = &files.log.path;
         if base > expected {
+            self.missing_segments(expected..base, base);
             let what = format!("the segment begins at {base}, the one before ends at {expected}");
             self.found(Fault::new(FaultKind::Gap, path, what).offsets(expected..base));
         } else {
             let what = format!("the segment begins at {base}, but the one before ends at {expected}");
             self.found(Fault::new(FaultKind::Offsets, path, what).at(0).offsets(base..expected));
+        }
+    }
+
+    /// Segments of which only the indexes are left, with bases in `bases`; their offsets end at `end`.
+    fn missing_segments(&mut self, bases: Range<Offset>, end: Offset) {
+        let files = &self.summary.files;
+        let name = |facts: &FileFacts| facts.path.file_name()?.to_str().and_then(SegmentFileName::parse);
+        let mut missing: Vec<_> = files
+            .orphans
+            .iter()
+            .filter_map(name)
+            .filter(|name| matches!(name.kind, SegmentFile::OffsetIndex | SegmentFile::TimeIndex))
+            .map(|name| name.base_offset)
+            .filter(|base| bases.contains(base))
+            // Its removal was under way.
+            .filter(|base| !files.leftovers.iter().filter_map(name).any(|name| name.base_offset == *base))
+            .collect();
+        missing.dedup();
+        for (at, base) in missing.iter().enumerate() {
+            let path = files.dir.join(SegmentFileName::live(*base, SegmentFile::Log).to_string());
+            let end = missing.get(at + 1).copied().unwrap_or(end).max(*base);
+            self.found(
+                Fault::new(FaultKind::SegmentMissing, path, "it is gone, its indexes are left").offsets(*base..end),
+            );
         }
     }
 
@@ -388,7 +413,10 @@ impl<'v> Verifier<'v> {
         match check_records(batch) {
             Ok(records) => self.verified.records += records,
             Err(fault) => {
-                let fault = Fault::new(FaultKind::Records, path, fault.to_string()).at(position);
+                // Everything in it can be read.
+                let is_timestamp = matches!(fault, RecordsFault::MaxTimestamp { .. });
+                let kind = if is_timestamp { FaultKind::MaxTimestamp } else { FaultKind::Records };
+                let fault = Fault::new(kind, path, fault.to_string()).at(position);
                 let offsets = batch.base_offset()..batch.next_offset();
                 self.found(fault.bytes(batch.total_bytes() as u64).offsets(offsets));
             }
@@ -477,6 +505,10 @@ impl<'v> Verifier<'v> {
     /// What can be told once all batches were read.
     fn finish(&mut self, dir: &Path) -> Result<(), InspectError> {
         let end = self.expected;
+        // Where a truncation may have been interrupted, they may be what is left of it.
+        if self.summary.stop == Stop::Clean && self.summary.in_use_by.is_none() {
+            self.missing_segments(end..Offset::MAX, end);
+        }
         self.snapshots_up_to(end)?;
         let files = &self.summary.files;
         for (offset, facts) in files.snapshots.iter().skip(self.next_snapshot) {
