@@ -27,9 +27,13 @@ const SMALL_WINDOW_BYTES: usize = 8 << 10;
 /// Batches above this are passed by reading their headers alone.
 const LARGE_BATCH_BYTES: usize = 16 << 10;
 
-/// Bytes of false starts whose checksum the search for the next batch computes before it gives up: files made to have
-/// a header at every byte must not take forever.
-const FALSE_STARTS_BYTES_MAX: u64 = 64 << 20;
+/// Bytes whose checksum a survey computes in vain before it looks for no more batches behind damage: so many, and so many
+/// times the bytes it goes over. A file made to have a header at every byte must not take forever.
+const IN_VAIN_BYTES: u64 = 64 << 20;
+const IN_VAIN_TIMES: u64 = 4;
+
+/// How far behind a batch that nothing seems to follow the search looks for one that is followed.
+const DOUBTFUL_BYTES: u64 = 1 << 20;
 
 /// What a survey came upon.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,7 +149,7 @@ pub(crate) struct Survey<'f> {
     epochs: Option<(&'f EpochHistory, Offset)>,
     verify_from: u64,
     last_batch_bytes: usize,
-    false_starts_left: u64,
+    in_vain_left: u64,
     /// Damage that was found before, by falling position: it is passed over unread.
     known: Vec<Damaged>,
 }
@@ -170,7 +174,7 @@ impl<'f> Survey<'f> {
             epochs: frame.epochs,
             verify_from: frame.verify_from,
             last_batch_bytes: 0,
-            false_starts_left: FALSE_STARTS_BYTES_MAX,
+            in_vain_left: frame.end.saturating_mul(IN_VAIN_TIMES).saturating_add(IN_VAIN_BYTES),
             known: Vec::new(),
         }
     }
@@ -233,9 +237,11 @@ impl<'f> Survey<'f> {
         let end_of = |known: &Damaged| known.position.saturating_add(known.bytes);
         let position = self.position;
         while self.known.pop_if(|known| known.position < position && end_of(known) <= position).is_some() {}
-        let Damaged { bytes, offsets, what, .. } = self.known.pop_if(|known| known.position <= position)?;
+        let known = self.known.pop_if(|known| known.position <= position)?;
+        let end = end_of(&known).min(self.window.end());
+        let Damaged { offsets, what, .. } = known;
         let offsets = offsets.start.max(self.expected)..offsets.end.max(self.expected);
-        (self.position, self.expected) = (position.saturating_add(bytes).min(self.window.end()), offsets.end);
+        (self.position, self.expected) = (end.max(position), offsets.end);
         Some(Step::Damage(Stretch { position, bytes: self.position - position, offsets, what }))
     }
 
@@ -285,7 +291,7 @@ impl<'f> Survey<'f> {
         let after = position + header.total_bytes() as u64;
         let (found, delta) = (header.base_offset(), i64::from(header.last_offset_delta()));
         let next = match self.look(after)? {
-            Look::Batch(next) if self.checksum_fault(after, &next)?.is_none() => Some(next),
+            Look::Batch(next) if self.in_vain_left > 0 && self.checksum_fault(after, &next)?.is_none() => Some(next),
             _ => None,
         };
         // What lies behind bounds this one only if both can be there, one after the other.
@@ -394,10 +400,24 @@ impl<'f> Survey<'f> {
         if self.is_zero_from(position)? {
             return Ok(Step::Zeros(position));
         }
-        let next = self.resume_from(position + 1)?;
+        let mut next = self.resume_from(position + 1)?;
         let end = next.map_or_else(|| self.window.end(), |(next, _)| next);
         if let Some((header, fixes)) = self.as_one_batch(position, end)? {
             return self.refit(position, header, fixes);
+        }
+        // Records may hold whole batches. What was found inside of the damaged one, if its length is right, is no batch
+        // of the log.
+        if let Look::Batch(header) = self.look(position)?
+            && let after = position + header.total_bytes() as u64
+            && after > end
+        {
+            match self.look(after)? {
+                Look::End => next = None,
+                Look::Batch(behind) if self.may_follow(&behind) && self.checksum_fault(after, &behind)?.is_none() => {
+                    next = Some((after, behind));
+                }
+                _ => {}
+            }
         }
         Ok(self.give_up(position, next, what))
     }
@@ -463,6 +483,9 @@ impl<'f> Survey<'f> {
             done += wanted;
         }
         let computed = checksum.finish();
+        if computed != header.crc() {
+            self.in_vain_left = self.in_vain_left.saturating_sub(total as u64);
+        }
         Ok((computed != header.crc()).then(|| BatchFault::Crc { stored: header.crc(), computed }))
     }
 
@@ -482,12 +505,15 @@ impl<'f> Survey<'f> {
 
     /// The next batch from `position` on whose offsets fit and whose checksum is right.
     ///
-    /// Records may hold bytes that are batches themselves. One that is followed by another batch, or by the end, is
-    /// taken before one that is not.
+    /// Records may hold bytes that are batches themselves. One that is followed by another batch, damaged or not, or by
+    /// the end, is taken before one that is not.
     fn resume_from(&mut self, mut position: u64) -> io::Result<Option<(u64, BatchHeader)>> {
-        let mut fallback = None;
-        while position < self.window.end() {
-            let offsets = self.expected.0..self.limit.0;
+        let offsets = self.expected.0..self.limit.0;
+        let mut fallback: Option<(u64, BatchHeader)> = None;
+        while position < self.window.end() && self.in_vain_left > 0 {
+            if fallback.as_ref().is_some_and(|(doubtful, _)| position - doubtful > DOUBTFUL_BYTES) {
+                break;
+            }
             let bytes = self.window.get(position, HEADER_BYTES)?;
             let starts = bytes.len().saturating_sub(MAGIC_END - 1);
             let found = bytes.windows(MAGIC_END).position(|bytes| may_begin_batch(bytes, &offsets));
@@ -499,30 +525,33 @@ impl<'f> Survey<'f> {
                 continue;
             };
             position += at as u64;
-            match self.look(position)? {
-                Look::Batch(header) if self.may_follow(&header) => {
-                    if self.false_starts_left == 0 {
-                        break;
-                    }
-                    self.false_starts_left = self.false_starts_left.saturating_sub(header.total_bytes() as u64);
-                    if self.checksum_fault(position, &header)?.is_none() {
-                        self.false_starts_left = FALSE_STARTS_BYTES_MAX;
-                        let is_followed = match self.look(position + header.total_bytes() as u64)? {
-                            Look::End => true,
-                            Look::Batch(next) => next.base_offset() > header.last_offset() && self.may_follow(&next),
-                            Look::Bad(_) => false,
-                        };
-                        if is_followed {
-                            return Ok(Some((position, header)));
-                        }
-                        fallback = fallback.or(Some((position, header)));
-                    }
+            if let Look::Batch(header) = self.look(position)?
+                && self.may_follow(&header)
+                && self.checksum_fault(position, &header)?.is_none()
+            {
+                if self.is_followed(position, &header)? {
+                    return Ok(Some((position, header)));
                 }
-                _ => {}
+                fallback = fallback.or(Some((position, header)));
             }
             position += 1;
         }
         Ok(fallback)
+    }
+
+    /// Whether the end or another batch, be it a damaged one, lies right behind this one.
+    fn is_followed(&mut self, position: u64, header: &BatchHeader) -> io::Result<bool> {
+        let after = position + header.total_bytes() as u64;
+        Ok(match self.look(after)? {
+            Look::End => true,
+            Look::Batch(next) if next.base_offset() > header.last_offset() && self.may_follow(&next) => true,
+            Look::Batch(next) => has_plausible_fields(&next) && self.checksum_fault(after, &next)?.is_none(),
+            // Its offset fits, and what makes it a batch does not.
+            Look::Bad(_) => {
+                let first = self.window.get(after, MAGIC_END)?.first_chunk().map(|base| i64::from_be_bytes(*base));
+                first.is_some_and(|first| header.last_offset().0 < first && first < self.limit.0)
+            }
+        })
     }
 
     fn may_follow(&self, header: &BatchHeader) -> bool {

@@ -192,3 +192,99 @@ fn a_gap_is_no_damage() {
     let steps = survey(&wrong, None, false);
     assert!(matches!(&steps[1], Step::Damage(stretch) if stretch.offsets == (Offset(12)..Offset(20))), "{steps:?}");
 }
+
+#[test]
+fn a_whole_batch_between_two_damaged_ones_is_not_lost() {
+    let damages: [fn(&mut [u8]); 3] =
+        [|header| header[8..12].fill(0xff), |header| header[16] = 9, |header| header[30] ^= 1];
+    for damage in damages {
+        let mut whole = batches();
+        // Neither can be put right: the checksum is wrong as well.
+        for (at, damage) in [(1, damages[0]), (3, damage)] {
+            damage(&mut whole[at]);
+            *whole[at].last_mut().unwrap() ^= 1;
+        }
+        let steps = survey(&whole.concat(), None, true);
+        let found: Vec<_> = steps
+            .iter()
+            .map(|step| match step {
+                Step::Batch(batch) => batch.header.base_offset().0,
+                Step::Damage(stretch) => -stretch.offsets.start.0,
+                _ => 0,
+            })
+            .collect();
+        assert_eq!(found, [10, -12, 15, -16, 20, 0], "{steps:?}");
+    }
+}
+
+#[test]
+fn batches_in_the_records_of_a_damaged_one_are_not_taken_for_the_next() {
+    let nested = [batch(13, 1, 1), batch(14, 1, 2)].concat();
+    let mut builder = BatchBuilder::new(Codec::None).base_offset(Offset(12)).leader_epoch(LeaderEpoch(1));
+    builder.push(Record::new(TimestampMs(5), &nested)).push(Record::new(TimestampMs(6), b"and something behind it"));
+    let mut holder = builder.build();
+    *holder.last_mut().unwrap() ^= 1;
+    let bytes = holder.len() as u64;
+    let others = [batch(10, 1, 2), holder, batch(14, 1, 9)];
+    // Whether a batch follows it or the end.
+    for (count, end) in [(3, 14), (2, 23)] {
+        let steps = survey(&others[..count].concat(), None, true);
+        match &steps[1] {
+            Step::Damage(stretch) => {
+                assert_eq!((stretch.bytes, &stretch.offsets), (bytes, &(Offset(12)..Offset(end))), "{steps:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(steps.len(), count + 1, "{steps:?}");
+    }
+}
+
+#[test]
+fn known_damage_is_passed_over_to_its_end_and_no_further() {
+    let bytes = batches().concat();
+    let sizes: Vec<_> = batches().iter().map(|batch| batch.len() as u64).collect();
+    // Noted before the first of these batches took its place: the damage begins within that one.
+    let known = Damaged {
+        segment: "/x".into(),
+        position: 10,
+        bytes: sizes[0] + sizes[1] - 10,
+        offsets: Offset(10)..Offset(15),
+        what: DamageKind::Short,
+    };
+    let file = file_of(&bytes);
+    let frame = Frame::whole(Offset(10), bytes.len() as u64, Offset(23));
+    let mut survey = Survey::new(&*file, frame).passing_over(vec![known]);
+    let mut steps = Vec::new();
+    while !matches!(steps.last(), Some(Step::End)) {
+        steps.push(survey.step().unwrap());
+    }
+    assert!(matches!(&steps[0], Step::Batch(batch) if batch.header.base_offset() == Offset(10)), "{steps:?}");
+    assert!(matches!(&steps[1], Step::Damage(stretch) if stretch.bytes == sizes[1]), "{steps:?}");
+    assert!(matches!(&steps[2], Step::Batch(batch) if batch.header.base_offset() == Offset(15)), "{steps:?}");
+    assert_eq!(steps.len(), 6);
+}
+
+#[test]
+fn a_file_of_headers_that_claim_all_of_it_is_surveyed_in_time_that_grows_with_it() {
+    const LEN: usize = 16 << 20;
+    let mut bytes = Vec::with_capacity(LEN);
+    let mut base = 0;
+    while bytes.len() + 200 < LEN {
+        bytes.extend(batch(base, 1, 1));
+        base += 1;
+        // Out of order, so that its checksum has to tell.
+        let mut claims = batch(0, 1, 1);
+        let rest = i32::try_from(LEN - bytes.len() - 100).unwrap();
+        claims[8..12].copy_from_slice(&rest.to_be_bytes());
+        bytes.extend(&claims[..HEADER_BYTES]);
+    }
+    bytes.resize(LEN, 1);
+    let file = file_of(&bytes);
+    // A checksum of all that is left, for each of the headers, were 1 TB.
+    let mut survey = Survey::new(&*file, Frame::whole(Offset(0), LEN as u64, Offset::MAX));
+    let mut steps = 0;
+    while survey.step().unwrap() != Step::End {
+        steps += 1;
+    }
+    assert!(steps > 2, "{steps}");
+}
