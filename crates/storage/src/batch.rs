@@ -39,6 +39,9 @@ pub const MAGIC: i8 = 2;
 /// The first byte that the checksum covers.
 pub const CRC_START: usize = 21;
 
+/// Bytes of the field a batch begins with.
+pub(crate) const BASE_OFFSET_BYTES: usize = 8;
+
 const BASE_OFFSET: usize = 0;
 const BATCH_LENGTH: usize = 8;
 const LEADER_EPOCH: usize = 12;

@@ -24,24 +24,26 @@ impl KnownDamage {
         if !still_true() {
             return;
         }
-        let end = damaged.position.saturating_add(damaged.bytes);
-        stretches.retain(|known| known.position >= end || known.position + known.bytes <= damaged.position);
-        let at = stretches.partition_point(|known| known.position < damaged.position);
-        stretches.insert(at, damaged);
+        let from = stretches.partition_point(|known| end_of(known) <= damaged.position);
+        let to = stretches.partition_point(|known| known.position < end_of(&damaged)).max(from);
+        stretches.splice(from..to, [damaged]);
     }
 
-    /// Forgets what reaches past a cut at `position`.
+    /// Forgets what lies behind a cut at `position`: other bytes take its place.
     pub(crate) fn cut(&self, position: u64) {
         if let Some(stretches) = self.stretches.get() {
             let mut stretches = stretches.lock().unwrap_or_else(PoisonError::into_inner);
             stretches.retain(|known| known.position < position);
+            if let Some(last) = stretches.last_mut() {
+                last.bytes = last.bytes.min(position - last.position);
+            }
         }
     }
 
     /// The first stretch that ends behind `position`.
     pub(crate) fn next_from(&self, position: u64) -> Option<Damaged> {
         let stretches = self.stretches.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-        stretches.iter().find(|known| known.position.saturating_add(known.bytes) > position).cloned()
+        stretches.get(stretches.partition_point(|known| end_of(known) <= position)).cloned()
     }
 
     /// All of it, by rising position.
@@ -50,3 +52,10 @@ impl KnownDamage {
         stretches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
+
+fn end_of(damaged: &Damaged) -> u64 {
+    damaged.position.saturating_add(damaged.bytes)
+}
+
+#[cfg(test)]
+mod tests;

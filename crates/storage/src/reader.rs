@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use crate::batch::{BatchHeader, BatchView};
+use crate::batch::{BASE_OFFSET_BYTES, BatchHeader, BatchView};
 use crate::compression;
 use crate::error::{DamageKind, Damaged, Fence, ReadError};
 use crate::index::AbortedTransaction;
@@ -508,9 +508,6 @@ fn read_batches(
     bytes.truncate(whole);
     Ok((whole > 0).then_some(next))
 }
-
-/// Bytes of the field a batch begins with.
-const BASE_OFFSET_BYTES: usize = 8;
 
 /// The largest timestamp of a segment's records from `start` on and below `upper`.
 fn largest_between(segment: &Segment, start: Offset, upper: Offset) -> Result<TimestampMs, ReadError> {

@@ -260,9 +260,10 @@ impl Segment {
             let _ = segment.inode.set(inode);
             segment.file.preset(own);
             segment.transactions.set_from(&self.transactions);
-            for damaged in self.damage.all().into_iter().filter(|damaged| damaged.position < len) {
+            for damaged in self.damage.all() {
                 segment.note_damage(damaged);
             }
+            segment.damage.cut(len);
             Ok(Arc::new(segment))
         };
         create().inspect_err(|_| {

@@ -9,7 +9,7 @@ mod plausible;
 
 use std::io;
 
-use crate::batch::{BatchFault, BatchHeader, HEADER_BYTES, MAGIC, MAGIC_END, frame_length};
+use crate::batch::{BASE_OFFSET_BYTES, BatchFault, BatchHeader, HEADER_BYTES, MAGIC, MAGIC_END, frame_length};
 use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, Damaged};
 use crate::fs::File;
@@ -64,10 +64,17 @@ impl Sound {
     /// The batch's bytes with its header put right.
     pub(crate) fn put_right(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
-        for (byte, right) in bytes.iter_mut().zip(self.header.encode()) {
+        for (byte, right) in bytes.iter_mut().zip(self.first_bytes()) {
             *byte = right;
         }
         bytes
+    }
+
+    /// The first bytes of the batch as they have to be: those outside of the checksum.
+    pub(crate) fn first_bytes(&self) -> impl Iterator<Item = u8> {
+        // Of a message of the old formats only the offset is ever put right, and its checksum comes before its version.
+        let bytes = if self.header.is_legacy() { BASE_OFFSET_BYTES } else { MAGIC_END };
+        self.header.encode().into_iter().take(bytes)
     }
 }
 

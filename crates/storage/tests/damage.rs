@@ -258,6 +258,55 @@ fn s08_s17_a_start_without_segments_is_where_the_log_goes_on() {
 }
 
 #[test]
+fn a_lost_first_segment_takes_nothing_along_that_was_flushed() {
+    let fs = disk(1);
+    let (mut log, _) = open(&fs, &small());
+    for number in 0..20 {
+        append(&mut log, &numbered(number, 90));
+    }
+    log.flush().unwrap();
+    let (all, second) = (contents(&log.reader()), log.segments()[1].base);
+    drop(log);
+    fs.remove_file(&path(LOG)).unwrap();
+    let (mut log, report) = open(&fs, &small());
+    assert_eq!((report.cut, log.start(), log.end()), (None, second, Offset(20)));
+    assert_eq!(contents(&log.reader()), all[usize::try_from(second.0).unwrap()..]);
+    assert_eq!(append(&mut log, &numbered(20, 90)), 20);
+}
+
+#[test]
+fn batches_behind_damage_are_kept_where_the_log_goes_on_at_its_start() {
+    // In the segment that the log starts in, below the start.
+    for damaged in [12, 13, 14] {
+        let fs = disk(1);
+        let (mut log, _) = open(&fs, &small());
+        let mut appended = Vec::new();
+        for number in 0..20 {
+            append(&mut log, &numbered(number, 90));
+        }
+        log.advance_start(Offset(15)).unwrap();
+        for segment in log.segments() {
+            let file = format!("{:020}.log", segment.base.0);
+            appended.push((segment.base.0, file_bytes(&fs, &file)));
+        }
+        drop(log);
+        let size = i64::try_from(batch(T0, &[[0u8; 90]]).len()).unwrap();
+        let (base, _) = *appended.iter().rfind(|(base, _)| *base <= damaged).unwrap();
+        let at = usize::try_from((damaged - base) * size).unwrap();
+        fs.corrupt(&path(&format!("{base:020}.log")), |bytes| bytes[at + 70] ^= 1).unwrap();
+        let (log, report) = open(&fs, &small());
+        assert_eq!((log.start(), log.end(), log.segments().len()), (Offset(15), Offset(15), 1), "{report:?}");
+        assert!(matches!(report.cut.unwrap().reason, CutReason::BelowLogStart { .. }));
+        let kept: u64 = report.put_aside.iter().map(|aside| aside.batches).sum();
+        assert_eq!((i64::try_from(kept).unwrap(), report.put_aside.len()), (19 - damaged, 2), "{:?}", report.put_aside);
+        for aside in &report.put_aside {
+            let name = aside.file.as_ref().unwrap().file_name().unwrap().to_str().unwrap();
+            assert_eq!(file_bytes(&fs, name).len() as u64, aside.bytes, "{name}");
+        }
+    }
+}
+
+#[test]
 fn s10_a_lost_tail_between_segments_is_a_cut() {
     let fs = disk(1);
     let (all, _) = twenty(&fs, &small());
@@ -558,6 +607,27 @@ fn messages_of_old_formats_are_kept_and_a_damaged_one_is_cut() {
     write_file(&fs, LOG, &bytes);
     let (log, report) = open(&fs, &small());
     assert_eq!((report.cut.unwrap().bytes, log.end()), (old_message(4, b"after a gap").len() as u64, Offset(2)));
+}
+
+#[test]
+fn the_offset_of_a_message_of_the_old_formats_is_put_right_and_nothing_else() {
+    for at in 0..3 {
+        let messages: Vec<_> = (0..3).map(|offset| old_message(offset, b"an old one")).collect();
+        let mut damaged = messages.clone();
+        damaged[at][0] = 0x80;
+        let fs = disk(1);
+        write_file(&fs, LOG, &damaged.concat());
+        let (log, report) = open(&fs, &small());
+        if at == 2 {
+            // Nothing behind it tells which one it had.
+            assert_eq!((report.cut.map(|cut| cut.end), log.end()), (Some(Offset(2)), Offset(2)));
+            continue;
+        }
+        assert!(report.cut.is_none() && report.repaired.len() == 1 && report.repaired[0].in_place, "{report:?}");
+        assert_eq!(file_bytes(&fs, LOG), messages.concat());
+        let read = log.read(Offset(0), ReadLimit::bytes(1000).verified()).unwrap();
+        assert_eq!((read.bytes, log.end()), (messages.concat(), Offset(3)));
+    }
 }
 
 #[test]

@@ -108,7 +108,8 @@ impl Examined {
         }
         let mut files = SideFiles::new(&self.place, self.options.side_files_bytes_max)?;
         for aside in self.plan.aside.iter_mut().rev() {
-            let goes = self.plan.removed.iter().any(|removed| Arc::ptr_eq(removed, &aside.segment));
+            let is_removed = self.plan.removed.iter().any(|removed| Arc::ptr_eq(removed, &aside.segment));
+            let goes = is_removed && aside.found.position == 0;
             aside.found.file = files.keep(aside, goes)?;
         }
         self.report.put_aside = self.plan.aside.drain(..).map(|aside| aside.found).collect();
@@ -303,9 +304,8 @@ fn write_header(segment: &Segment, repair: &Repair) -> Result<bool, OpenError> {
     if file.metadata().context("read metadata of", &path)?.links > 1 {
         return Ok(false);
     }
-    let header = repair.header().encode();
-    let prefix = header.get(..crate::batch::MAGIC_END).unwrap_or_default();
-    match file.write_all_at(prefix, repair.batch.position).context("write", &path) {
+    let bytes: Vec<u8> = repair.batch.first_bytes().collect();
+    match file.write_all_at(&bytes, repair.batch.position).context("write", &path) {
         Err(error) if is_out_of_room(&error) => Ok(false),
         written => {
             written?;

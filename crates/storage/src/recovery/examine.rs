@@ -7,7 +7,7 @@ use super::plan::{Plan, Repair};
 use super::report::{Cut, CutReason, RecoveryReport};
 use super::scan::Trust;
 use super::unread;
-use crate::batch::{BatchFault, BatchView, HEADER_BYTES};
+use crate::batch::{BatchFault, HEADER_BYTES};
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
@@ -122,9 +122,10 @@ impl Examined {
             && !known.clean
             && !passed_on
             && first > known.log_start.max(known.recovery_point)
+            && mark.is_none_or(|mark| mark.offset <= first)
         {
-            // The start is recorded before segments go, so this one never was the first: those before it were being
-            // removed as well, and a power cut has brought this one back.
+            // The start is recorded before segments go, and the mark lowered, so this one never was the first: those before
+            // it were being removed as well, and a power cut has brought this one back.
             self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first })?;
             return Ok(());
         }
@@ -194,16 +195,19 @@ impl Examined {
         let Some(bytes) = mark.position.checked_sub(mark.batch_position).filter(|bytes| *bytes > 0) else {
             return Ok(true);
         };
-        // Held against the file's length above.
-        let mut batch = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+        let kept = usize::try_from(bytes).unwrap_or(usize::MAX).min(HEADER_BYTES);
+        let mut found = vec![0; kept];
         let file = segment.file()?;
-        file.read_full_at(&mut batch, mark.batch_position).context("read", &segment.path())?;
-        let kept = batch.len().min(HEADER_BYTES);
-        let (found, known) = (batch.get(..kept).unwrap_or_default(), mark.header.get(..kept).unwrap_or_default());
+        file.read_full_at(&mut found, mark.batch_position).context("read", &segment.path())?;
+        let known = mark.header.get(..kept).unwrap_or_default();
         if found == known || found.get(CRC_FIELD_AT..) == known.get(CRC_FIELD_AT..) {
             return Ok(true);
         }
-        if BatchView::parse(&batch).is_ok_and(|(view, total)| total == batch.len() && view.crc_matches()) {
+        let mut stands_there = Walk::small(&*file, mark.batch_position, mark.position);
+        if let Found::Batch(_, batch) = stands_there.next_batch().context("read", &segment.path())?
+            && batch.bytes().len() as u64 == bytes
+            && batch.crc_matches()
+        {
             return Ok(false);
         }
         // No batch as it stands: what is left of ours, or of another's? It is ours if what should end there does, or if
@@ -241,6 +245,7 @@ impl Examined {
         let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
         self.plan = Plan {
             unusable_snapshots: std::mem::take(&mut self.plan.unusable_snapshots),
+            aside: std::mem::take(&mut self.plan.aside),
             removed: [removed, std::mem::take(&mut self.plan.removed)].concat(),
             ..Plan::default()
         };

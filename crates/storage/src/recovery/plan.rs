@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::report::{PutAside, RecoveryReport, Repaired, RepairedField};
 use crate::Offset;
-use crate::batch::BatchHeader;
 use crate::error::DamageKind;
 use crate::segment::Segment;
 use crate::survey::{Fix, Sound, Stretch};
@@ -53,10 +52,6 @@ pub(super) struct Repair {
 }
 
 impl Repair {
-    pub(super) fn header(&self) -> &BatchHeader {
-        &self.batch.header
-    }
-
     /// Reports the repair as made.
     pub(super) fn made(&self, segment: &Segment, report: &mut RecoveryReport) {
         self.report(segment, report, true);
