@@ -89,6 +89,11 @@ impl IoError {
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }
+
+    /// Whether what was tried was to make something durable.
+    pub(crate) fn is_failed_sync(&self) -> bool {
+        self.verb.starts_with("sync")
+    }
 }
 
 /// Puts verb and path on an [`io::Error`].

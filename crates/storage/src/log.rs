@@ -360,7 +360,7 @@ impl Log {
     /// What a failed sync should have written may be lost although the next one succeeds: nothing here is to be relied
     /// on any more.
     pub(crate) fn close_if_sync_failed(&self, error: &IoError) {
-        if error.verb.starts_with("sync") {
+        if error.is_failed_sync() {
             self.state.note_sync_failed(&self.place);
             self.shared.close(Fence::SyncFailed(error.to_string()));
         }

@@ -106,6 +106,8 @@ struct Slots {
     last: Option<LogState>,
     /// What was read may have been written by a process that died before its sync, and a mark is not synced.
     is_durable: bool,
+    /// A sync failed since the file was read: whatever is written from then on says so.
+    sync_failed: bool,
 }
 
 impl StateFile {
@@ -117,7 +119,15 @@ impl StateFile {
     /// As [`StateFile::load`], for a directory that need not become a log's.
     pub(crate) fn read(fs: &dyn Fs, dir: &Path) -> Result<Self, IoError> {
         let path = dir.join(STATE_FILE);
-        let mut slots = Slots { exists: false, sequence: 0, next_fact: 0, next_mark: 0, last: None, is_durable: true };
+        let mut slots = Slots {
+            exists: false,
+            sequence: 0,
+            next_fact: 0,
+            next_mark: 0,
+            last: None,
+            is_durable: true,
+            sync_failed: false,
+        };
         match fs.open(&path, OpenMode::Read) {
             Ok(file) => slots.read(&*file).context("read", &path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -151,6 +161,11 @@ impl StateFile {
     /// Writes `content` durably, unless the file says so already.
     pub(crate) fn record(&self, place: &Place, content: LogState) -> Result<(), IoError> {
         let mut slots = self.slots();
+        let content = LogState {
+            clean: content.clean && !slots.sync_failed,
+            sync_failed: content.sync_failed || slots.sync_failed,
+            ..content
+        };
         if slots.last == Some(content) && slots.is_durable {
             return Ok(());
         }
@@ -207,6 +222,7 @@ impl StateFile {
     /// Notes that a sync failed, as well as it can be done: the device that refused one may refuse this as well.
     pub(crate) fn note_sync_failed(&self, place: &Place) {
         let mut slots = self.slots();
+        slots.sync_failed = true;
         let Some(last) = slots.last.filter(|last| !last.sync_failed) else { return };
         let content = LogState { sync_failed: true, clean: false, ..last };
         if let Ok(file) = slots.write_mark(&content, || self.file(place)) {
@@ -478,8 +494,14 @@ mod tests {
         file.note_sync_failed(&place);
         let known = StateFile::load(&place).unwrap().last().unwrap();
         assert_eq!((known.sync_failed, known.mark), (true, Some(mark(50))));
-        file.record(&place, known).unwrap();
-        file.record(&place, LogState { sync_failed: false, ..known }).unwrap();
+        // Whoever was writing just then does not make it forgotten, nor closed well.
+        file.record(&place, LogState { sync_failed: false, clean: true, ..known }).unwrap();
+        file.mark(&place, mark(60), None, true, || true);
+        let reloaded = StateFile::load(&place).unwrap();
+        let known = reloaded.last().unwrap();
+        assert_eq!((known.sync_failed, known.clean, known.mark), (true, false, Some(mark(60))));
+        // The next opening sees to it.
+        reloaded.record(&place, LogState { sync_failed: false, ..known }).unwrap();
         assert!(!StateFile::load(&place).unwrap().last().unwrap().sync_failed);
     }
 

@@ -13,7 +13,7 @@ use support::*;
 
 const CALLS: [Call; 7] =
     [Call::Create, Call::Write, Call::SetLen, Call::SyncData, Call::SyncDir, Call::Rename, Call::Remove];
-const FAULTS: [Fault; 3] = [Fault::Enospc, Fault::Eio, Fault::ShortWrite];
+const FAULTS: [Fault; 4] = [Fault::Enospc, Fault::Eio, Fault::ShortWrite, Fault::SyncFails];
 
 /// What is done to a log, and how far it may have come when it fails.
 struct Act {
@@ -238,7 +238,10 @@ fn strike(act: &Act, fault: Fault, call: Call, nth: u64, [before, after]: [&Cont
     }
     fs.clear_faults();
     let mut given = before.end;
+    let is_dead = (fault, call) == (Fault::SyncFails, Call::SyncDir);
     let promised = match outcome {
+        // The directory's next sync fails too: there is nothing to go on with.
+        _ if is_dead => None,
         Outcome::Done(log) if log.fence().is_none() => {
             let found = Contents::of(&log);
             assert_eq!(&found, after, "{place}: it said that it was done");
@@ -265,7 +268,7 @@ fn strike(act: &Act, fault: Fault, call: Call, nth: u64, [before, after]: [&Cont
         Outcome::Closed(true) => Some(before.clone()),
         Outcome::Closed(false) => None,
     };
-    if (fault, call) == (Fault::SyncFails, Call::SyncDir) {
+    if is_dead {
         // The file system writes nothing any more until the machine starts again.
         for (number, image) in fs.images(8, 1).into_iter().enumerate() {
             reopens(&image, &format!("{place}, image {number}"), None, [before, after], flushed);
@@ -387,6 +390,8 @@ fn opening_may_fail_at_each_call_and_is_tried_again() {
         (Fault::Eio, Call::Open),
         (Fault::ShortRead, Call::Read),
         (Fault::ShortWrite, Call::Write),
+        (Fault::SyncFails, Call::SyncData),
+        (Fault::SyncFails, Call::SyncDir),
     ] {
         for (name, disk, expected) in &states {
             for nth in 1.. {
@@ -404,7 +409,14 @@ fn opening_may_fail_at_each_call_and_is_tried_again() {
                 if hit == 0 {
                     break;
                 }
-                reopens(&fs.kill(), &place, Some(expected), [expected, expected], expected.end);
+                if (fault, call) == (Fault::SyncFails, Call::SyncDir) {
+                    for (number, image) in fs.images(4, 1).into_iter().enumerate() {
+                        let place = format!("{place}, image {number}");
+                        reopens(&image, &place, Some(expected), [expected, expected], expected.end);
+                    }
+                } else {
+                    reopens(&fs.kill(), &place, Some(expected), [expected, expected], expected.end);
+                }
             }
         }
     }

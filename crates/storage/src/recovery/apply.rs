@@ -27,6 +27,20 @@ use crate::{Offset, TopicId};
 impl Examined {
     /// Makes the directory what the plan says, and a log of it.
     pub(super) fn apply(mut self, state: StateFile, topic_id: TopicId) -> Result<(Log, RecoveryReport), OpenError> {
+        if let Err(error) = self.change() {
+            if let OpenError::Io(error) = &error
+                && error.is_failed_sync()
+            {
+                // The next opening would find what this one lost, and a sync that succeeds.
+                state.note_sync_failed(&self.place);
+            }
+            return Err(error);
+        }
+        self.into_log(state, topic_id)
+    }
+
+    /// Makes the directory what the plan says, but for the small files that tell it to the next opening.
+    fn change(&mut self) -> Result<(), OpenError> {
         self.report.snapshots_removed += snapshots::remove_unusable(&self.place, &self.plan.unusable_snapshots)?;
         self.write_missing_indexes()?;
         self.put_aside()?;
@@ -41,16 +55,10 @@ impl Examined {
         self.rewrite()?;
         self.repair()?;
         if let Some(floor) = self.plan.scanned_from {
-            self.sync_scanned(floor).inspect_err(|error| {
-                if matches!(error, OpenError::Io(error) if error.verb.starts_with("sync")) {
-                    // The next one would find what this one lost, and a sync that succeeds.
-                    state.note_sync_failed(&self.place);
-                }
-            })?;
+            self.sync_scanned(floor)?;
             self.write_scanned_indexes(floor)?;
         }
-        self.write_producers()?;
-        self.into_log(state, topic_id)
+        self.write_producers()
     }
 
     /// Writes what was found out about the producers.
