@@ -106,6 +106,8 @@ struct Slots {
     last: Option<LogState>,
     /// What was read may have been written by a process that died before its sync, and a mark is not synced.
     is_durable: bool,
+    /// Each slot held something whole or nothing at all.
+    is_whole: bool,
     /// A sync failed since the file was read: whatever is written from then on says so.
     sync_failed: bool,
 }
@@ -126,6 +128,7 @@ impl StateFile {
             next_mark: 0,
             last: None,
             is_durable: true,
+            is_whole: true,
             sync_failed: false,
         };
         match fs.open(&path, OpenMode::Read) {
@@ -140,6 +143,11 @@ impl StateFile {
     /// What was last read or written.
     pub(crate) fn last(&self) -> Option<LogState> {
         self.slots().last
+    }
+
+    /// Whether no slot was damaged when it was read: what was last read is then the last that was written and synced.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.slots().is_whole
     }
 
     /// Takes what the file says for nothing: it is not about this log.
@@ -258,7 +266,10 @@ impl Slots {
         self.exists = true;
         let mut sequences = [0; SLOTS];
         for (sequence, bytes) in sequences.iter_mut().zip(bytes.chunks_exact(SLOT_BYTES)) {
-            let Some((found, content)) = decode(bytes) else { continue };
+            let Some((found, content)) = decode(bytes) else {
+                self.is_whole &= bytes.iter().all(|byte| *byte == 0);
+                continue;
+            };
             *sequence = found;
             if found > self.sequence {
                 (self.sequence, self.last) = (found, Some(content));

@@ -58,6 +58,9 @@ pub(super) struct Examined {
 struct Tail {
     active: Active,
     end: Offset,
+    /// What is wrong in it, if it is the tail of what was closed.
+    rotten: Vec<Stretch>,
+    repairs: Vec<Repair>,
 }
 
 impl Examined {
@@ -143,7 +146,11 @@ impl Examined {
         }
         let is_clean = state.last().map_or(was_clean, |known| known.clean);
         match tail.filter(|_| is_clean) {
-            Some(Tail { active, end }) => {
+            Some(Tail { active, end, rotten, repairs }) => {
+                for stretch in rotten {
+                    self.note_rot(&active.segment, stretch);
+                }
+                self.plan.repairs.extend(repairs);
                 self.report.clean = true;
                 (self.end, self.recovery_point, self.report.flushed) = (end, end, end);
                 self.rebuild_missing_indexes(self.segments.len().saturating_sub(1))?;
@@ -170,7 +177,7 @@ impl Examined {
                 let contiguous = known.is_some() && !passed_on;
                 // The epochs are written before the recovery point moves, not before the log start does.
                 let epochs_upto = synced.min(self.recovery_point);
-                self.scan(Trust::new(mark, synced), epochs_upto, contiguous, sync_failed)?;
+                self.scan(Trust::new(mark, state.is_whole(), synced), epochs_upto, contiguous, sync_failed)?;
             }
         }
         let log_start = log_start(state);
@@ -316,9 +323,11 @@ impl Examined {
             writer = IndexWriter::new(base, self.options.index_interval_bytes);
         }
         let epochs = self.epochs.clone();
+        // What was appended after the close that is known may be of epochs that were not written yet.
+        let epochs_upto = known_end.unwrap_or(Offset::MAX);
         let frame = Frame {
             position: from,
-            epochs: epochs.as_ref().map(|epochs| (epochs, Offset::MAX)),
+            epochs: epochs.as_ref().map(|epochs| (epochs, epochs_upto)),
             ..Frame::whole(base, len, Offset::MAX)
         };
         let mut survey = Survey::new(&*file, frame);
@@ -354,14 +363,10 @@ impl Examined {
                 Step::End => break,
             }
         }
-        for stretch in rotten {
-            self.note_rot(&segment, stretch);
-        }
-        self.plan.repairs.append(&mut repairs);
         let active = resume(&segment, writer.indexes().clone(), len, &self.options).map_err(unread)?;
         active.segment.set_indexes(Indexes::Memory(active.indexes.indexes().clone()));
         active.segment.publish(active.len, active.indexes.largest_timestamp());
-        Ok(Some(Tail { active, end }))
+        Ok(Some(Tail { active, end, rotten, repairs }))
     }
 
     /// Damage where no torn write can be.

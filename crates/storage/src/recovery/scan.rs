@@ -1,5 +1,6 @@
 //! Reading a log that was not closed well, batch by batch, and deciding what of it stays.
 
+use std::io;
 use std::sync::Arc;
 
 use super::examine::{Examined, take_epoch};
@@ -11,6 +12,7 @@ use crate::error::OpenError;
 use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes};
 use crate::io::IoContext;
+use crate::scan::{Found, Walk};
 use crate::segment::Segment;
 use crate::snapshots;
 use crate::state_file::FlushMark;
@@ -25,13 +27,15 @@ pub(super) struct Trust {
     mark: Option<FlushMark>,
     /// All offsets below were synced.
     offset: Offset,
+    /// No newer mark can have been lost.
+    is_latest: bool,
 }
 
 impl Trust {
-    pub(super) fn new(mark: Option<FlushMark>, recovery_point: Offset) -> Self {
+    pub(super) fn new(mark: Option<FlushMark>, is_latest: bool, recovery_point: Offset) -> Self {
         // Where the recovery point says more, the mark's position is of no use.
         let mark = mark.filter(|mark| mark.offset >= recovery_point);
-        Self { mark, offset: mark.map_or(recovery_point, |mark| mark.offset) }
+        Self { mark, is_latest, offset: mark.map_or(recovery_point, |mark| mark.offset) }
     }
 
     fn mark_in(&self, segment: &Segment) -> Option<FlushMark> {
@@ -159,6 +163,7 @@ impl Examined {
                 ..Frame::whole(base, end, limit)
             };
             let mut survey = Survey::new(&*file, frame);
+            let mut marked_epoch = None;
             stopped = loop {
                 let is_synced = is_synced.unwrap_or(scan.expected < scan.trust.offset);
                 if !is_synced {
@@ -167,10 +172,13 @@ impl Examined {
                         break Some((survey.position(), CutReason::SyncFailed));
                     }
                 }
+                let before = survey.epoch();
                 match survey.step().context("read", &path)? {
                     Step::Batch(mut batch) => {
-                        if let Some(mark) = &mark {
-                            take_marked_epoch(mark, &mut batch);
+                        if let Some(mark) = mark.filter(|mark| batch.position == mark.batch_position) {
+                            let behind = epoch_at(&*file, mark.position, len).context("read", &path)?;
+                            take_marked_epoch(&mark, &mut batch, [before, behind], scan.trust.is_latest);
+                            marked_epoch = Some(batch.header.leader_epoch()).filter(|epoch| epoch.is_some());
                         }
                         let completed =
                             snapshots::take_in(&mut survey, &batch, &mut self.producers).context("read", &path)?;
@@ -207,7 +215,7 @@ impl Examined {
                     Step::End => break None,
                 }
             };
-            (position, scan.epoch) = (end, survey.epoch());
+            (position, scan.epoch) = (end, marked_epoch.unwrap_or(survey.epoch()));
             if stopped.is_some() {
                 break;
             }
@@ -304,21 +312,34 @@ fn whole<'f>(segment: &Segment, file: &'f dyn File) -> Survey<'f> {
     Survey::new(file, Frame::whole(segment.base(), segment.len(), Offset::MAX).verified())
 }
 
-/// The flush mark knows the header of the last batch that was synced: no batch behind it tells its epoch.
-fn take_marked_epoch(mark: &FlushMark, batch: &mut Sound) {
+/// The epoch of the batch that begins at `position`, [`LeaderEpoch::NONE`] if none does.
+fn epoch_at(file: &dyn File, position: u64, len: u64) -> io::Result<LeaderEpoch> {
+    Ok(match Walk::small(file, position, len).next_header()? {
+        Found::Batch(_, header) => header.leader_epoch(),
+        Found::End | Found::Bad(..) => LeaderEpoch::NONE,
+    })
+}
+
+/// The flush mark knows the header of the last batch that was synced: where no batch behind it tells its epoch, the mark
+/// does. Not against the batches around it, though, nor where a newer mark may have been lost: it may be older than a
+/// truncation, and the same records may have been appended once more, under another leader.
+fn take_marked_epoch(mark: &FlushMark, batch: &mut Sound, [before, behind]: [LeaderEpoch; 2], is_latest: bool) {
     let known = crate::batch::BatchHeader::decode(&mark.header);
-    let found = batch.header.leader_epoch();
+    let (found, marked) = (batch.header.leader_epoch(), known.leader_epoch());
     // The checksum alone does not tell one batch from another: equal records have equal ones.
-    if batch.position != mark.batch_position
-        || known.base_offset() != batch.header.base_offset()
+    if known.base_offset() != batch.header.base_offset()
         || known.is_legacy()
         || known.crc() != batch.header.crc()
-        || known.leader_epoch() == found
+        || marked == found
     {
         return;
     }
-    let (was, is) = (i64::from(found.0), i64::from(known.leader_epoch().0));
+    let fits = |epoch: LeaderEpoch| epoch >= before && (!behind.is_some() || epoch <= behind);
+    if !fits(marked) || (fits(found) && (found == behind || !is_latest)) {
+        return;
+    }
+    let (was, is) = (i64::from(found.0), i64::from(marked.0));
     batch.fixes.retain(|fix| fix.field != RepairedField::LeaderEpoch);
     batch.fixes.push(Fix { field: RepairedField::LeaderEpoch, was, is });
-    (batch.header.leader_epoch, batch.doubtful_epoch) = (known.leader_epoch(), false);
+    (batch.header.leader_epoch, batch.doubtful_epoch) = (marked, false);
 }
