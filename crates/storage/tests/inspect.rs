@@ -160,6 +160,23 @@ fn a_segment_that_is_gone_is_missed_where_its_indexes_are_left() {
     }
 }
 
+/// An index as long as Kafka makes them, with something behind its zeros: each of a hundred thousand entries of zeros is
+/// not looked through to the end of the file.
+#[test]
+fn an_index_of_zeros_with_something_behind_them_takes_no_time() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("plain-multi/log"), &root);
+    for kind in ["index", "timeindex"] {
+        let mut zeros = vec![0; 10 << 20];
+        zeros[(10 << 20) - 1] = 1;
+        std::fs::write(root.join(format!("plain-0/{:020}.{kind}", 0)), zeros).unwrap();
+    }
+    let found = faults(&root);
+    let kinds: Vec<_> = found.iter().map(|(kind, ..)| *kind).collect();
+    assert_eq!(kinds, [FaultKind::OffsetIndex, FaultKind::TimeIndex], "{found:?}");
+}
+
 /// A header that tells another largest timestamp than the records is told of, and nothing readable is cut out for it.
 #[test]
 fn a_batch_with_a_wrong_largest_timestamp_stays() {

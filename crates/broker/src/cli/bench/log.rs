@@ -1,6 +1,6 @@
 //! `highwater bench log`: how fast a log takes records here, beside what the disk could do.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -129,8 +129,11 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     if stop() {
         return Ok(ExitCode::from(130));
     }
-    print(arguments, batch.len(), &mut rounds, limits);
-    Ok(ExitCode::SUCCESS)
+    match print(&mut io::stdout().lock(), arguments, batch.len(), &mut rounds, limits) {
+        // Whoever read the results has seen enough of them.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// A flag that an interrupt sets, for the measurement to end and clean up.
@@ -219,9 +222,15 @@ fn round(
     Ok(Round { bytes_per_second: bytes / seconds, appends_per_second: bytes / batch.len() as f64 / seconds, latencies })
 }
 
-fn print(arguments: &LogArguments, batch_bytes: usize, rounds: &mut [Round], limits: Limits) {
+fn print(
+    out: &mut impl Write,
+    arguments: &LogArguments,
+    batch_bytes: usize,
+    rounds: &mut [Round],
+    limits: Limits,
+) -> io::Result<()> {
     rounds.sort_by(|one, other| one.bytes_per_second.total_cmp(&other.bytes_per_second));
-    let Some(median) = rounds.get(rounds.len() / 2) else { return };
+    let Some(median) = rounds.get(rounds.len() / 2) else { return Ok(()) };
     let mut latencies = Histogram::new();
     rounds.iter().for_each(|round| latencies.add(&round.latencies));
     let micros = |share| latencies.quantile(share).as_secs_f64() * 1e6;
@@ -249,10 +258,10 @@ fn print(arguments: &LogArguments, batch_bytes: usize, rounds: &mut [Round], lim
                 "synced_overwriting": rate / synced_overwriting,
             },
         });
-        println!("{result}");
-        return;
+        return writeln!(out, "{result}");
     }
-    println!(
+    writeln!(
+        out,
         "{} records of {} bytes an append, {} thread{}, synced: {}; median of {} rounds",
         arguments.batch,
         arguments.record_bytes,
@@ -260,29 +269,31 @@ fn print(arguments: &LogArguments, batch_bytes: usize, rounds: &mut [Round], lim
         if arguments.threads == 1 { "" } else { "s" },
         policy_name(arguments.sync),
         rounds.len()
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "log                               {:>12}   {:.0} appends/s, {:.0} records/s",
         amount(rate),
         median.appends_per_second,
         median.appends_per_second * f64::from(arguments.batch)
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "  an append takes                 p50 {:.1} µs, p99 {:.1} µs, p99.9 {:.1} µs, max {:.1} µs",
         micros(0.5),
         micros(0.99),
         micros(0.999),
         latencies.max().as_secs_f64() * 1e6
-    );
-    println!("the bare disk, by the same chunk                the log reaches");
+    )?;
+    writeln!(out, "the bare disk, by the same chunk                the log reaches")?;
     for (name, limit) in [
         ("buffered write", buffered_write),
         ("write + fdatasync, growing", synced_growing),
         ("write + fdatasync, overwriting", synced_overwriting),
     ] {
-        println!("  {name:<31} {:>12}   {:.2} of it", amount(limit), rate / limit);
+        writeln!(out, "  {name:<31} {:>12}   {:.2} of it", amount(limit), rate / limit)?;
     }
-    println!("  {:<31} {:>12}", "CRC-32C, one core", amount(checksum));
+    writeln!(out, "  {:<31} {:>12}", "CRC-32C, one core", amount(checksum))
 }
 
 fn amount(bytes_per_second: f64) -> String {

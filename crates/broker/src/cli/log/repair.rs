@@ -100,7 +100,8 @@ fn directories(fs: &dyn Fs, paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 
 fn show(output: &mut Output, dir: &Path, plan: &RepairPlan, done: bool) -> anyhow::Result<()> {
     if plan.is_empty() {
-        output.line(&format!("{}: nothing to do", dir.display()))?;
+        let what = if plan.left.is_empty() { "nothing to do" } else { "nothing that can be repaired" };
+        output.line(&format!("{}: {what}", dir.display()))?;
         return Ok(());
     }
     output.line(&format!("{}: {}", dir.display(), if done { "repaired" } else { "to repair (--write does it)" }))?;

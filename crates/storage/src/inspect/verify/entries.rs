@@ -21,6 +21,8 @@ pub(super) struct Entries<const N: usize> {
     chunk_start: u64,
     /// Where in the file the next entry begins.
     position: u64,
+    /// Up to here there is a byte that is not zero ahead: each stretch of zeros is looked through once.
+    not_zero: u64,
     wrong: Wrong,
 }
 
@@ -39,7 +41,7 @@ impl<const N: usize> Entries<N> {
             opened => opened.context("open", &facts.path)?,
         };
         let (chunk, wrong) = (Vec::new(), Wrong::default());
-        Ok(Some(Self { file, facts: facts.clone(), chunk, chunk_start: 0, position: 0, wrong }))
+        Ok(Some(Self { file, facts: facts.clone(), chunk, chunk_start: 0, position: 0, not_zero: 0, wrong }))
     }
 
     pub(super) fn path(&self) -> &PathBuf {
@@ -62,7 +64,7 @@ impl<const N: usize> Entries<N> {
             entry = self.chunk.first_chunk().copied();
         }
         let Some(entry) = entry else { return Ok(None) };
-        if entry == [0; N] && self.only_zeros_from(position)? {
+        if entry == [0; N] && position >= self.not_zero && self.only_zeros_from(position)? {
             return Ok(None);
         }
         self.position += N as u64;
@@ -97,14 +99,15 @@ impl<const N: usize> Entries<N> {
         Some(Fault::new(kind, self.facts.path, what).at(position))
     }
 
-    fn only_zeros_from(&self, mut position: u64) -> Result<bool, IoError> {
+    fn only_zeros_from(&mut self, mut position: u64) -> Result<bool, IoError> {
         let mut buffer = vec![0; CHUNK_BYTES];
         while position < self.facts.bytes {
             let read = self.file.read_full_at(&mut buffer, position).context("read", &self.facts.path)?;
             if read == 0 {
                 break;
             }
-            if buffer.iter().take(read).any(|&byte| byte != 0) {
+            if let Some(at) = buffer.iter().take(read).position(|&byte| byte != 0) {
+                self.not_zero = position + at as u64;
                 return Ok(false);
             }
             position += read as u64;
