@@ -311,9 +311,6 @@ impl CopyJob {
             if let Some(Indexes::Memory(indexes)) = segment.rebuilt_indexes() {
                 IndexWriter::write_files(target, segment.base(), &indexes)?;
             }
-            if let Some(aborted) = segment.transactions().rebuilt() {
-                transactions::write_file(target, segment.base(), &aborted)?;
-            }
         }
         Ok(())
     }

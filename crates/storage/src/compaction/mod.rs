@@ -79,8 +79,9 @@ impl Piece {
 }
 
 impl Compactor {
-    pub(crate) fn new(cleaner_offset: Offset) -> Self {
-        Self { cleaner_offset, ..Self::default() }
+    /// Of a log that was opened: where the transactions below its end began is known of the open ones only.
+    pub(crate) fn new(cleaner_offset: Offset, end: Offset) -> Self {
+        Self { cleaner_offset, decided_below: end, ..Self::default() }
     }
 
     /// What is compacted now ends at `end` at the latest.
@@ -118,14 +119,15 @@ impl Log {
         if let Some(run) = self.compactor.run.take() {
             return Some(Piece { run, now });
         }
-        if self.compactor.not_before.is_some_and(|due| now < due) || self.flushed() < self.compactor.decided_below {
+        // What a marker that a power cut or another leader may take has decided is not decided.
+        let decided = high_watermark.min(self.flushed());
+        if self.compactor.not_before.is_some_and(|due| now < due) || decided < self.compactor.decided_below {
             return None;
         }
         let first_dirty = self.cleaner_offset();
         // What is being compacted must be durable with all that follows from it, and must not be where the flush mark is.
         let durable = self.sealed.first().map_or(self.recovery_point, |sealed| sealed.segment.base());
-        // What a marker that a power cut may take has decided is not decided.
-        let stable = self.last_stable_offset(high_watermark.min(self.flushed()));
+        let stable = self.last_stable_offset(decided);
         let limit = stable.min(durable).min(self.recovery_point).min(self.active.segment.base());
         let segments = self.shared.segments();
         let cleanable = Cleanable::of(segments.with_ends(self.end()), first_dirty, limit);
@@ -147,6 +149,7 @@ impl Log {
             map: OffsetMap::new(memory, first_dirty),
             cleanable,
             forced,
+            decided,
         };
         Some(Piece { run: Box::new(Run::new(begin)), now })
     }

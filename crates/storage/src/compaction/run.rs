@@ -38,6 +38,8 @@ pub(crate) struct Run {
     map: OffsetMap,
     /// How far it should come.
     limit: Offset,
+    /// Markers of transactions below this are believed.
+    decided: Offset,
     stage: Stage,
     totals: Totals,
     given_up: Vec<PathBuf>,
@@ -150,11 +152,14 @@ pub(crate) struct Begin {
     pub(crate) map: OffsetMap,
     pub(crate) cleanable: Cleanable,
     pub(crate) forced: bool,
+    /// Below this all has been replicated and flushed, markers of transactions too.
+    pub(crate) decided: Offset,
 }
 
 impl Run {
     pub(crate) fn new(begin: Begin) -> Self {
-        let Begin { place, shared, control, log_options, options, now, last_batches, map, cleanable, forced } = begin;
+        let Begin { place, shared, control, log_options, options, now, last_batches, map, cleanable, forced, decided } =
+            begin;
         let stage = Stage::Look { cleanable, forced };
         let (totals, given_up, aborted) = (Totals::default(), Vec::new(), Vec::new());
         let limit = map.end();
@@ -169,15 +174,20 @@ impl Run {
             aborted,
             map,
             limit,
+            decided,
             stage,
             totals,
             given_up,
         }
     }
 
-    /// Whether a truncation has taken records that it went by.
+    /// Whether a truncation has taken records that it went by, or markers.
     pub(crate) fn is_void(&self) -> bool {
-        self.control.lowest_end() < self.limit.max(self.map.end())
+        self.control.lowest_end() < self.relied_on()
+    }
+
+    fn relied_on(&self) -> Offset {
+        self.decided.max(self.limit).max(self.map.end())
     }
 
     /// Files that were given up since this was last asked, for removal after a while.
@@ -337,7 +347,7 @@ impl Run {
             .into_iter()
             .map(Output::finish)
             .collect::<Result<Vec<_>, IoError>>()
-            .and_then(|cleaned| swap(&self.place, &self.shared, &self.control, self.map.end(), &old, &cleaned));
+            .and_then(|cleaned| swap(&self.place, &self.shared, &self.control, self.relied_on(), &old, &cleaned));
         match swapped {
             Ok(Swapped::Done(given_up)) => {
                 self.given_up.extend(given_up);

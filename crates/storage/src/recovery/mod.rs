@@ -46,7 +46,8 @@ pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Resul
     examined.run(&state, hints)?;
     let (mut log, report) = examined.apply(state, topic_id)?;
     // Past the end it is of a history that was lost: nothing is known to be compacted.
-    log.compactor = Compactor::new(hints.cleaner_offset.filter(|offset| *offset <= log.end()).unwrap_or(Offset::ZERO));
+    let cleaner_offset = hints.cleaner_offset.filter(|offset| *offset <= log.end()).unwrap_or(Offset::ZERO);
+    log.compactor = Compactor::new(cleaner_offset, log.end());
     Ok((log, report))
 }
 

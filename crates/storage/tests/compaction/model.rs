@@ -174,25 +174,33 @@ fn run(seed: u64) {
     let mut log = new_log(&fs, &options);
     let mut model = Model::default();
     let mut now = T0;
+    // The high watermark: what lies below is never truncated.
+    let mut replicated = Offset(0);
     for step in 0..60 {
         let what = format!("seed {seed}, step {step}");
         now += i64::try_from(random.below(60)).unwrap();
-        match random.below(20) {
+        match random.below(21) {
             0..=8 => draw_append(&mut random, &mut log, &mut model),
             9..=11 => draw_marker(&mut random, &mut log, &mut model),
             12 | 13 => roll(&mut log),
             14 | 15 => {
-                let high_watermark = Offset(log.end().0 - i64::try_from(random.below(4)).unwrap());
-                compact_below(&mut log, now, high_watermark);
+                replicated = replicated.max(Offset(log.end().0 - i64::try_from(random.below(4)).unwrap()));
+                compact_below(&mut log, now, replicated);
                 model.check(&log, &what);
                 model.check_compacted(&log, log.cleaner_offset().0, &what);
             }
             16 => {
-                // A few pieces.
-                let limits = WorkLimits::new(log.end());
+                // A few pieces, or none for a while.
+                let compacts = random.below(4) > 0;
+                if !compacts {
+                    replicated = log.end();
+                    log.set_options(LogOptions { compaction: None, ..options.clone() }).unwrap();
+                }
+                let limits = WorkLimits::new(replicated);
                 for _ in 0..random.below(5) {
                     log.housekeeping().step(TimestampMs(now), &limits).unwrap();
                 }
+                log.set_options(options.clone()).unwrap();
                 model.check(&log, &what);
             }
             17 => {
@@ -209,13 +217,26 @@ fn run(seed: u64) {
                 let cleaner_offset = Some(log.cleaner_offset()).filter(|_| random.below(2) == 0);
                 let flushed = log.flushed();
                 fs.crash_after(random.next() % 40);
-                let limits = WorkLimits::new(log.end());
+                let limits = WorkLimits::new(replicated);
                 while let Ok(Some(_)) = log.housekeeping().step(TimestampMs(now), &limits) {}
                 drop(log);
                 let mut images = fs.images(4, seed);
                 fs = images.swap_remove(random.below(images.len()));
                 log = reopen(&fs, &options, cleaner_offset);
                 assert!(log.end() >= flushed, "{what}: what was flushed is there");
+                replicated = replicated.min(log.end());
+                model.cut(&log);
+                model.check(&log, &what);
+            }
+            19 => {
+                let above = usize::try_from(log.end() - replicated).unwrap();
+                let limits = WorkLimits::new(replicated);
+                let job = if random.below(2) == 0 { log.begin_work(TimestampMs(now), &limits) } else { None };
+                log.truncate_to(Offset(replicated.0 + i64::try_from(random.below(above + 1)).unwrap())).unwrap();
+                if let Some(job) = job {
+                    log.finish_work(job.run()).unwrap();
+                }
+                replicated = replicated.min(log.end());
                 model.cut(&log);
                 model.check(&log, &what);
             }

@@ -543,3 +543,47 @@ fn what_is_not_flushed_holds_readers_of_committed_records_back_no_longer_than_th
         assert_eq!(keys(&log.reader()), owned(&[(0, "a"), (3, "b")]));
     }
 }
+
+#[test]
+fn a_compaction_under_way_is_void_once_a_marker_it_went_by_is_cut() {
+    let mut options = compacted();
+    compaction(&mut options).piece_bytes = 1;
+    for is_commit in [true, false] {
+        let fs = disk(1);
+        let mut log = new_log(&fs, &options);
+        put(&mut log, &[(Some("a"), Some("1"))]);
+        let transactional = BatchBuilder::new(Codec::None).producer(1, 0, 0).transactional();
+        append_as_is(&mut log, transactional, &[(Some("a"), Some("2"))]);
+        roll(&mut log);
+        end_transaction(&mut log, 1, 0, is_commit);
+        log.flush().unwrap();
+        let limits = WorkLimits::new(log.end());
+        assert_eq!(log.housekeeping().step(TimestampMs(T0), &limits).unwrap(), Some(Step::Compacting));
+        // A leader that was not in step: the transaction is open again, and ends the other way.
+        let job = log.begin_work(TimestampMs(T0), &limits).unwrap();
+        log.truncate_to(Offset(2)).unwrap();
+        log.finish_work(job.run()).unwrap();
+        compact(&mut log, T0 + 1);
+        assert_eq!(keys(&log.reader()), owned(&[(0, "a"), (1, "a")]), "commit {is_commit}");
+        end_transaction(&mut log, 1, 0, !is_commit);
+        log.flush().unwrap();
+        assert_eq!(compact(&mut log, T0 + 2).len(), 1);
+        assert_eq!(keys(&log.reader()), owned(&[(if is_commit { 0 } else { 1 }, "a")]));
+    }
+}
+
+#[test]
+fn a_log_that_was_opened_is_compacted_once_all_its_markers_are_replicated() {
+    let fs = disk(1);
+    let mut log = new_log(&fs, &compacted());
+    put(&mut log, &[(Some("a"), Some("1"))]);
+    let transactional = BatchBuilder::new(Codec::None).producer(1, 0, 0).transactional();
+    append_as_is(&mut log, transactional, &[(Some("a"), Some("2"))]);
+    roll(&mut log);
+    end_transaction(&mut log, 1, 0, false);
+    log.close().unwrap();
+    let mut log = open(&fs, &compacted()).0;
+    assert_eq!(compact_below(&mut log, T0, Offset(2)), [], "another leader may not have the marker");
+    assert_eq!(compact(&mut log, T0).len(), 1);
+    assert_eq!(keys(&log.reader()), owned(&[(0, "a")]));
+}
