@@ -258,6 +258,25 @@ fn s08_s17_a_start_without_segments_is_where_the_log_goes_on() {
 }
 
 #[test]
+fn a_last_batch_that_says_a_later_offset_after_a_clean_stop_does_not_move_the_end() {
+    for clean in [None, Some(true)] {
+        let fs = disk(1);
+        let (mut log, _) = open(&fs, &one_segment());
+        for number in 0..20 {
+            append(&mut log, &numbered(number, 90));
+        }
+        let all = contents(&log.reader());
+        log.close().unwrap();
+        let at = 19 * numbered(19, 90).len();
+        fs.corrupt(&path(LOG), |bytes| bytes[at + 6] ^= 4).unwrap();
+        let hints = OpenHints { clean, ..OpenHints::default() };
+        let (log, report) = open_hinted(&fs, &one_segment(), hints);
+        assert_eq!((log.end(), contents(&log.reader())), (Offset(20), all), "{report:?}");
+        assert_eq!(report.repaired.len(), 1, "{report:?}");
+    }
+}
+
+#[test]
 fn a_lost_first_segment_takes_nothing_along_that_was_flushed() {
     let fs = disk(1);
     let (mut log, _) = open(&fs, &small());
@@ -276,15 +295,14 @@ fn a_lost_first_segment_takes_nothing_along_that_was_flushed() {
 
 #[test]
 fn batches_behind_damage_are_kept_where_the_log_goes_on_at_its_start() {
-    // In the segment that the log starts in, below the start.
-    for damaged in [12, 13, 14] {
+    // Another program's log, whose start its data root tells.
+    for (damaged, segments) in [(3, 4), (0, 4), (7, 3), (13, 2)] {
         let fs = disk(1);
         let (mut log, _) = open(&fs, &small());
         let mut appended = Vec::new();
         for number in 0..20 {
             append(&mut log, &numbered(number, 90));
         }
-        log.advance_start(Offset(15)).unwrap();
         for segment in log.segments() {
             let file = format!("{:020}.log", segment.base.0);
             appended.push((segment.base.0, file_bytes(&fs, &file)));
@@ -294,11 +312,18 @@ fn batches_behind_damage_are_kept_where_the_log_goes_on_at_its_start() {
         let (base, _) = *appended.iter().rfind(|(base, _)| *base <= damaged).unwrap();
         let at = usize::try_from((damaged - base) * size).unwrap();
         fs.corrupt(&path(&format!("{base:020}.log")), |bytes| bytes[at + 70] ^= 1).unwrap();
-        let (log, report) = open(&fs, &small());
+        fs.remove_file(&path("highwater-state")).unwrap();
+        let hints = OpenHints { log_start: Some(Offset(15)), ..OpenHints::default() };
+        let (log, report) = open_hinted(&fs, &small(), hints);
         assert_eq!((log.start(), log.end(), log.segments().len()), (Offset(15), Offset(15), 1), "{report:?}");
         assert!(matches!(report.cut.unwrap().reason, CutReason::BelowLogStart { .. }));
         let kept: u64 = report.put_aside.iter().map(|aside| aside.batches).sum();
-        assert_eq!((i64::try_from(kept).unwrap(), report.put_aside.len()), (19 - damaged, 2), "{:?}", report.put_aside);
+        assert_eq!(
+            (i64::try_from(kept).unwrap(), report.put_aside.len()),
+            (19 - damaged, segments),
+            "{:?}",
+            report.put_aside
+        );
         for aside in &report.put_aside {
             let name = aside.file.as_ref().unwrap().file_name().unwrap().to_str().unwrap();
             assert_eq!(file_bytes(&fs, name).len() as u64, aside.bytes, "{name}");

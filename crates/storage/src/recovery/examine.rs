@@ -135,7 +135,7 @@ impl Examined {
         let mut tail = None;
         if state.last().map_or(was_clean, |known| known.clean && (was_clean || !self.report.foreign_mark)) {
             let known_end = state.last().map(|known| known.end).or(hints.recovery_point);
-            tail = self.read_tail(known_end)?;
+            tail = self.read_tail(known_end, mark.as_ref())?;
         }
         if let (Some(tail), Some(known)) = (&tail, state.last())
             && known.clean
@@ -298,9 +298,12 @@ impl Examined {
 
     /// Reads the end of the last segment of a log that was closed well, at `known_end` if that is known. What is damaged
     /// in it has rotted since. `None` if it cannot be what was closed: if its end is torn, or only zeros.
-    fn read_tail(&mut self, known_end: Option<Offset>) -> Result<Option<Tail>, OpenError> {
+    fn read_tail(&mut self, known_end: Option<Offset>, mark: Option<&FlushMark>) -> Result<Option<Tail>, OpenError> {
         let Some(segment) = self.segments.last().cloned() else { return Ok(None) };
         let (base, len) = (segment.base(), segment.len());
+        // Where the file ends at the mark, nobody has appended since: what is behind the last batch tells where it belongs.
+        let limit = mark.filter(|mark| (mark.segment_base, mark.position) == (base, len) && len > 0);
+        let limit = limit.map_or(Offset::MAX, |mark| mark.offset);
         let file = segment.file()?;
         let mut indexes = Arc::new(MemoryIndexes::new(base));
         if let Some(loaded) = MemoryIndexes::load(&self.place, base, len)? {
@@ -328,7 +331,7 @@ impl Examined {
         let frame = Frame {
             position: from,
             epochs: epochs.as_ref().map(|epochs| (epochs, epochs_upto)),
-            ..Frame::whole(base, len, Offset::MAX)
+            ..Frame::whole(base, len, limit)
         };
         let mut survey = Survey::new(&*file, frame);
         let mut end = base;
