@@ -94,17 +94,30 @@ impl SharedLog {
     /// # Errors
     /// [`FlushError::Closed`] if the log is closed, perhaps because the sync failed.
     pub fn flush(&self) -> Result<Offset, FlushError> {
-        let (end, generation) = {
-            let log = self.lock();
-            let log = log.as_ref().ok_or(Fence::Closed)?;
-            (log.end(), log.generation())
-        };
-        match self.wait_for_sync(end, generation) {
-            // What was cut off does not have to be synced.
-            Ok(()) | Err(AppendError::Truncated) => Ok(self.inner.reader.flushed()),
-            Err(AppendError::Closed(fence)) => Err(fence.into()),
-            Err(AppendError::Io(error)) => Err(error.into()),
-            Err(other) => unreachable!("a sync checks no batch: {other}"),
+        self.flush_as_of(self.as_of_now()?)
+    }
+
+    /// The end of the log, and the generation it belongs to.
+    fn as_of_now(&self) -> Result<(Offset, u64), Fence> {
+        let log = self.lock();
+        let log = log.as_ref().ok_or(Fence::Closed)?;
+        Ok((log.end(), log.generation()))
+    }
+
+    /// Waits until all is synced that was there as of then.
+    fn flush_as_of(&self, (mut end, mut generation): (Offset, u64)) -> Result<Offset, FlushError> {
+        loop {
+            match self.wait_for_sync(end, generation) {
+                Ok(()) => return Ok(self.inner.reader.flushed()),
+                // What was cut off does not have to be synced, but what is left of it does.
+                Err(AppendError::Truncated) => {
+                    let now = self.as_of_now()?;
+                    (end, generation) = (end.min(now.0), now.1);
+                }
+                Err(AppendError::Closed(fence)) => return Err(fence.into()),
+                Err(AppendError::Io(error)) => return Err(error.into()),
+                Err(other) => unreachable!("a sync checks no batch: {other}"),
+            }
         }
     }
 
@@ -242,5 +255,32 @@ impl Drop for Leader<'_> {
         commit.expected = commit.waiting;
         drop(commit);
         self.log.inner.synced.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::data_dir::OpenHints;
+    use crate::fs::{Fs, SimFs};
+    use crate::{BatchBuilder, Codec, LogOptions, Record};
+
+    #[test]
+    fn a_truncation_does_not_end_the_wait_for_what_it_left() {
+        let fs = SimFs::new(1);
+        fs.create_dir(Path::new("/log")).unwrap();
+        let (options, hints) = (LogOptions::default(), OpenHints::default());
+        let (log, _) = Log::open_with(Arc::new(fs), Path::new("/log"), options, hints).unwrap();
+        let log = SharedLog::new(log);
+        let batch = BatchBuilder::new(Codec::None).push(Record::new(TimestampMs(1), b"x")).build();
+        for _ in 0..3 {
+            log.append(TimestampMs(1), LeaderEpoch(0), &batch).unwrap();
+        }
+        let then = log.as_of_now().unwrap();
+        log.with(|log| log.truncate_to(Offset(2))).unwrap().unwrap();
+        assert_eq!(log.reader().flushed(), Offset(0));
+        assert_eq!(log.flush_as_of(then).unwrap(), Offset(2));
     }
 }

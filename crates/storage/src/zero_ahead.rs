@@ -15,7 +15,7 @@ use crate::error::FlushError;
 use crate::flush::Syncer;
 use crate::fs::File;
 use crate::io::{FileExt, IoContext, IoError};
-use crate::log::Log;
+use crate::log::{Active, Log};
 use crate::options::FlushPolicy;
 use crate::segment::Segment;
 
@@ -68,12 +68,17 @@ impl ZeroAhead {
     fn upto(&self) -> u64 {
         self.filled.upto.load(Ordering::Acquire)
     }
+
+    /// Ends the writing of zeros. Returns up to where the file was written by then.
+    fn retire(&self) -> u64 {
+        let _beyond = self.filled.lock();
+        self.filled.upto.swap(RETIRED, Ordering::AcqRel)
+    }
 }
 
 impl Drop for ZeroAhead {
     fn drop(&mut self) {
-        let _beyond = self.filled.lock();
-        self.filled.upto.store(RETIRED, Ordering::Release);
+        self.retire();
     }
 }
 
@@ -148,13 +153,18 @@ impl Log {
     /// Takes the zeros off that lie ahead of the end, and ends the writing of them. `false` if there were none.
     pub(crate) fn trim_zeros(&mut self) -> Result<bool, IoError> {
         let Some(zeros) = self.active.zeros.take() else { return Ok(false) };
-        let has_some = zeros.upto() > self.active.len;
-        drop(zeros);
-        if has_some {
-            let segment = &self.active.segment;
-            segment.file()?.set_len(self.active.len).context("cut", &segment.path())?;
+        let Active { segment, len, .. } = &self.active;
+        let upto = zeros.retire();
+        if upto <= *len {
+            return Ok(false);
         }
-        Ok(has_some)
+        let cut = segment.file().and_then(|file| file.set_len(*len).context("cut", &segment.path()));
+        if let Err(error) = cut {
+            // They are still there, for the next try.
+            self.active.zeros = Some(ZeroAhead::new(upto));
+            return Err(error);
+        }
+        Ok(true)
     }
 }
 

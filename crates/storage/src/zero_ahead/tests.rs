@@ -169,6 +169,24 @@ fn a_full_segment_keeps_no_zeros() {
 }
 
 #[test]
+fn zeros_that_could_not_be_taken_off_are_not_forgotten() {
+    let fs = disk();
+    let (mut log, _) = open(&fs);
+    append(&mut log, 1000);
+    fill(&mut log);
+    let (old, len, end) = (log.active.segment.path(), log.active.len, log.end());
+    fs.inject_on(Fault::Eio, Call::SetLen, ".log", 1);
+    assert!(log.roll(end).is_err());
+    append(&mut log, 0);
+    let (len_behind, end) = (log.active.len, log.end());
+    assert!(len_behind > len);
+    log.roll(end).unwrap();
+    assert_eq!(fs.metadata(&old).unwrap().len, len_behind);
+    let job = log.zeros_due();
+    assert!(job.is_some_and(|job| job.run().unwrap() > 0), "and there are new ones");
+}
+
+#[test]
 fn zeros_that_a_power_cut_brings_back_behind_a_full_segment_cost_no_record_of_the_next() {
     let fs = disk();
     let (mut log, _) = open(&fs);
