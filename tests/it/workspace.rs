@@ -141,6 +141,33 @@ fn what_is_particular_to_an_operating_system_lies_in_one_place() {
     assert!(found > 10, "the words are in the place they are meant for");
 }
 
+/// Whoever embeds the log is not to depend on the versions of what it is made of.
+#[test]
+fn the_logs_interface_names_types_of_its_own_and_std_only() {
+    let foreign: Vec<String> =
+        STORAGE_CRATES.iter().chain(COMPRESSION_CRATES).map(|name| format!("{}::", name.replace('-', "_"))).collect();
+    let mut items = 0;
+    for file in files().iter().filter(|file| file.starts_with("crates/storage/src/") && file.ends_with(".rs")) {
+        let text = fs::read_to_string(root().join(file)).expect("it can be read");
+        // Names that stand for a type of another crate in this file.
+        let imports = text.lines().filter_map(|line| line.strip_prefix("use ")?.strip_suffix(';'));
+        let imported: Vec<&str> = imports
+            .filter(|import| foreign.iter().any(|name| import.starts_with(name)))
+            .flat_map(|import| import.rsplit("::").next().unwrap_or_default().split([',', '{', '}', ' ']))
+            .filter(|name| !name.is_empty() && *name != "_")
+            .collect();
+        for (at, _) in text.match_indices("pub ").filter(|(at, _)| text[..*at].trim_end_matches(' ').ends_with('\n')) {
+            let rest = &text[at..];
+            let item = &rest[..rest.find(['{', ';', '=']).unwrap_or(rest.len())];
+            items += 1;
+            let mut words = item.split(|character: char| !character.is_alphanumeric() && character != '_');
+            assert!(!foreign.iter().any(|name| item.contains(name)), "{file}: {item}");
+            assert!(!words.any(|word| imported.contains(&word)), "{file}: {item}");
+        }
+    }
+    assert!(items > 300, "{items} public items were looked at");
+}
+
 #[test]
 fn arrows_only_go_down() {
     let ours = |package| {

@@ -332,7 +332,7 @@ fn open_directory(fs: Arc<dyn Fs>, services: Arc<Services>) -> Result<(Partition
     let config = &services.config;
     let options = DataDirOptions { cluster_id: None, node_id: config.broker_id.0 };
     let (data, report) = DataDir::open(Arc::clone(&fs), &config.data_dir, options)?;
-    for DataDirWarning { path, what } in &report.warnings {
+    for DataDirWarning { path, what, .. } in &report.warnings {
         tracing::warn!(path = %path.display(), what, "in the data directory");
     }
     // The marker says nothing of a directory without partitions: whether it should have any, the store knows.

@@ -524,6 +524,7 @@ impl<'a> Iterator for Batches<'a> {
 
 /// What [`read_header`] found in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HeaderScan {
     /// A batch that ends at or before the limit.
     Batch(BatchHeader),

@@ -94,6 +94,7 @@ pub struct OpenHints {
 
 /// A partition's directory that was there when the root was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FoundPartition {
     /// The partition, by the directory's name.
     pub topic_partition: TopicPartition,
@@ -105,6 +106,7 @@ pub struct FoundPartition {
 
 /// Something in the root that was passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DataDirWarning {
     /// The file or directory.
     pub path: PathBuf,
@@ -114,6 +116,7 @@ pub struct DataDirWarning {
 
 /// What opening a root found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DataDirReport {
     /// Whether the root was made just now.
     pub created: bool,

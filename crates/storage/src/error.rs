@@ -32,6 +32,7 @@ pub enum Fence {
 /// behind it can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}, {bytes} bytes from byte {position}: {what} (offsets {} to {})", segment.display(), offsets.start, offsets.end)]
+#[non_exhaustive]
 pub struct Damaged {
     /// The segment's file.
     pub segment: PathBuf,

@@ -42,9 +42,24 @@
 //! | [`Log::flush`], or a [`FlushPolicy`] that synced | nothing | nothing |
 //! | [`Log::truncate_to`], [`Log::advance_start`], [`Log::reset_to`] | nothing comes back | nothing comes back |
 //!
-//! Start with [`Log`] and [`LogReader`]; [`RecoveryReport`] says what opening found, [`Log::begin_flush`] and
-//! [`Log::begin_work`] how to keep disks off the writer's thread. The examples `append_and_read`, `tail`, `housekeeping_thread` and
-//! `crash_test_your_code` show one use each.
+//! Start with [`Log`] and [`LogReader`]. What there is beside them:
+//!
+//! | you want | look at |
+//! |---|---|
+//! | one log for many threads, which share syncs | [`SharedLog`] |
+//! | records gathered into batches | [`RecordBuffer`], [`BatchBuilder`] |
+//! | to know what opening found; to read without writing anything | [`RecoveryReport`], [`Log::open_read_only`] |
+//! | the disk off the writer's thread | [`Log::begin_flush`], [`Log::begin_work`], [`FlushPolicy`] |
+//! | retention, rolls, checkpoints, step by step | [`Log::housekeeping`], [`Step`] |
+//! | the last record of each key only | [`LogOptions::compaction`], [`CompactionOptions`] |
+//! | rot found before somebody needs the records | [`LogOptions::scrub_interval_ms`], [`ScrubRate`], [`Log::damage`] |
+//! | a copy, while the log goes on | [`Log::snapshot`], [`Log::begin_snapshot`] |
+//! | records of committed transactions only | [`LogReader::last_stable_offset`], [`LogReader::aborted_transactions`] |
+//! | a directory looked into and checked, without a change | [`inspect`] |
+//! | a damaged directory put right | [`repair`] |
+//! | many logs in one directory, as a Kafka broker has them | [`data_dir`] |
+//!
+//! The examples `append_and_read`, `tail`, `housekeeping_thread` and `crash_test_your_code` show one use each.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 

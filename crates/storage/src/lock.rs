@@ -44,6 +44,7 @@ pub enum LockError {
 
 /// Who holds a lock, as far as the operating system tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The process, if its number is known.
     pub pid: Option<u32>,

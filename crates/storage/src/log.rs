@@ -81,6 +81,7 @@ pub struct Log {
 
 /// A segment, as [`Log::segments`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentInfo {
     /// Its base offset.
     pub base: Offset,
@@ -92,6 +93,7 @@ pub struct SegmentInfo {
 
 /// What [`Log::close`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CloseReport {
     /// The end of the log, everything below which is synced.
     pub end: Offset,

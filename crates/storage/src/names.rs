@@ -15,6 +15,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// What one file of a segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum SegmentFile {
     /// Record batches (`.log`).
     Log,
@@ -157,6 +158,7 @@ pub struct PartitionDirName {
 
 /// What is to become of a partition's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum PartitionDirRole {
     /// It is the partition.
     Current,

@@ -120,6 +120,7 @@ pub enum SequenceError {
 
 /// A transaction that a marker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompletedTransaction {
     /// The producer.
     pub producer_id: i64,

@@ -71,6 +71,7 @@ pub struct Fetched {
 
 /// A record found by its timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FoundTimestamp {
     /// The record's offset.
     pub offset: Offset,

@@ -18,6 +18,7 @@ use crate::survey::{Frame, Step, Survey};
 
 /// What was really cut off the end of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Truncated {
     /// The end of the log before.
     pub from: Offset,

@@ -33,6 +33,7 @@ pub enum Parting {
 
 /// What one replica has at the offset where they part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Side {
     /// The first offset it serves.
     pub start: Offset,
@@ -46,6 +47,7 @@ pub struct Side {
 
 /// Two replicas beside one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Comparison {
     /// Where both begin to have records: the larger of the two starts.
     pub from: Offset,

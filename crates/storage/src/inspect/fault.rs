@@ -8,6 +8,7 @@ use crate::{Offset, RepairedField};
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Severity {
     /// Nothing is wrong; it is worth knowing.
     Note,
@@ -285,6 +286,7 @@ impl FaultKind {
 
 /// A header field outside of the checksum that only one value fits, by what is around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Correction {
     /// The field.
     pub field: RepairedField,
@@ -303,6 +305,7 @@ impl fmt::Display for Correction {
 
 /// Something that is wrong, or worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fault {
     /// What kind of thing.
     pub kind: FaultKind,

@@ -49,6 +49,7 @@ impl SegmentFiles {
 
 /// The files in a partition's directory, sorted by what they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PartitionFiles {
     /// The directory.
     pub dir: PathBuf,

@@ -14,6 +14,7 @@ use super::target::in_use_by;
 
 /// A data root at a glance.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RootSummary {
     /// The directory.
     pub dir: PathBuf,

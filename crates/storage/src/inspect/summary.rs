@@ -44,6 +44,7 @@ pub enum Writer {
 
 /// One segment at a glance.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentSummary {
     /// Its files.
     pub files: SegmentFiles,
@@ -57,6 +58,7 @@ pub struct SegmentSummary {
 
 /// One partition at a glance. No segment but the last is read beyond its first batch; see `verify` for the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PartitionSummary {
     /// The files.
     pub files: PartitionFiles,

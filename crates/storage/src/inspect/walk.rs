@@ -14,6 +14,7 @@ use super::fault::Correction;
 
 /// Bytes that hold no batch, or one that cannot be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DamagedBytes {
     /// Where they begin, in bytes from the start of the file.
     pub position: u64,

@@ -60,6 +60,7 @@ pub struct RecoveryReport {
 
 /// What was cut off the end of a log when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cut {
     /// The segment's file in which the cut is.
     pub file: PathBuf,
@@ -107,6 +108,7 @@ pub enum CutReason {
 
 /// A header field outside the checksum whose value was wrong, with the one value that fits the batches around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Repaired {
     /// The segment's file.
     pub segment: PathBuf,
@@ -125,6 +127,7 @@ pub struct Repaired {
 
 /// A field of a batch's header that its checksum does not cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RepairedField {
     /// The base offset.
     BaseOffset,
@@ -138,6 +141,7 @@ pub enum RepairedField {
 
 /// Intact batches that lay behind damage in what was cut off, and where they are now.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PutAside {
     /// The file that holds them, `None` if there was no room for one.
     pub file: Option<PathBuf>,

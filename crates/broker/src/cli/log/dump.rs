@@ -181,7 +181,7 @@ impl Dump<'_> {
     /// What the next batch is shown with is not what the file says.
     fn corrected(&mut self, path: &Path, position: u64, correction: &Correction) -> anyhow::Result<()> {
         self.output.line(&format!("damaged: {correction} in the batch at position {position}"))?;
-        let Correction { field, was, is } = correction;
+        let Correction { field, was, is, .. } = correction;
         let field = field.to_string();
         self.output.object(&json!({
             "type": "corrected", "path": path, "position": position, "field": field, "was": was, "is": is,

@@ -139,7 +139,7 @@ fn described(action: &RepairAction, done: bool) -> (String, Value) {
 }
 
 fn corrected(correction: &Correction) -> String {
-    let Correction { field, was, is } = correction;
+    let Correction { field, was, is, .. } = correction;
     format!("{field} {is} instead of {was}")
 }
 

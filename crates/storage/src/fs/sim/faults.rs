@@ -7,6 +7,7 @@ use crate::fs::os;
 
 /// A kind of call, for choosing where a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Call {
     /// Opening an existing file.
     Open,
@@ -50,6 +51,7 @@ impl Call {
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// The call does nothing and fails with `EIO`.
     Eio,
