@@ -158,7 +158,9 @@ fn the_logs_interface_names_types_of_its_own_and_std_only() {
             .collect();
         for (at, _) in text.match_indices("pub ").filter(|(at, _)| text[..*at].trim_end_matches(' ').ends_with('\n')) {
             let rest = &text[at..];
-            let item = &rest[..rest.find(['{', ';', '=']).unwrap_or(rest.len())];
+            let item = rest[..rest.find(['{', ';', '=']).unwrap_or(rest.len())].split("\n}").next().unwrap_or_default();
+            let is_code = |line: &&str| !line.trim_start().starts_with("#[") && !line.trim_start().starts_with("//");
+            let item: String = item.lines().filter(is_code).flat_map(|line| [line, "\n"]).collect();
             items += 1;
             let mut words = item.split(|character: char| !character.is_alphanumeric() && character != '_');
             assert!(!foreign.iter().any(|name| item.contains(name)), "{file}: {item}");
