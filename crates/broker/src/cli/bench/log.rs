@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     let root = root.with_context(|| format!("cannot make a directory in {}", arguments.dir.display()))?;
     let batch = batch_of(arguments);
     let each = Duration::from_secs(u64::from(arguments.seconds)) / ROUNDS;
-    let live = arguments.format == Format::Text && std::io::stderr().is_terminal();
+    let live = arguments.format == Format::Text && io::stderr().is_terminal();
     let mut rounds = Vec::new();
     for number in 0..=ROUNDS {
         // The first one warms up.
