@@ -127,8 +127,8 @@ pub(crate) enum Deed {
     Propose { proposal: u64, expected_version: i64, state: PartitionState, joining: Option<(BrokerId, BrokerEpoch)> },
     Fetch(FetchPlan),
     StopFetching,
-    Flush(FlushJob),
-    Work(WorkJob),
+    Flush(Box<FlushJob>),
+    Work(Box<WorkJob>),
     WorkFailed(FlushError),
     TellDamaged(Damaged),
     TellWrongIndexes(Offset),
@@ -363,7 +363,7 @@ impl Owned for Core {
                 self.armed = None;
                 partition.tick(now);
             }
-            Command::Housekeeping => deeds.extend(partition.begin_work(now).map(Deed::Work)),
+            Command::Housekeeping => deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job)))),
             Command::Worked(done) => match partition.finish_work(now, *done) {
                 Ok(step) => {
                     if let Some(Step::Scrubbed { base, damaged, indexes_rebuilt, .. }) = step {
@@ -375,12 +375,12 @@ impl Owned for Core {
                             deeds.push(Deed::TellWrongIndexes(base));
                         }
                     }
-                    deeds.extend(partition.begin_work(now).map(Deed::Work));
+                    deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job))));
                 }
                 Err(error) => {
                     deeds.push(Deed::WorkFailed(error));
                     // Of another kind: what failed comes again when the timer does.
-                    deeds.extend(partition.begin_work(now).map(Deed::Work));
+                    deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job))));
                 }
             },
             Command::Ask(ask) => ask(partition, now),
@@ -488,8 +488,8 @@ impl Outlet<Deed> for PartitionOutlet {
             }
             Deed::Fetch(plan) => self.fetch(plan),
             Deed::StopFetching => self.services.fetchers.stop(&self.topic_partition),
-            Deed::Flush(job) => self.services.syncs.sync(self.hosted.clone(), job),
-            Deed::Work(job) => self.services.syncs.work(self.hosted.clone(), job),
+            Deed::Flush(job) => self.services.syncs.sync(self.hosted.clone(), *job),
+            Deed::Work(job) => self.services.syncs.work(self.hosted.clone(), *job),
             Deed::WorkFailed(error) => {
                 tracing::warn!(partition = %self.topic_partition, %error, "housekeeping failed and is tried again");
             }

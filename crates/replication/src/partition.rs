@@ -53,7 +53,7 @@ pub enum Effect {
     StopFetching,
     /// Run this job, away from the partition's owner, and give the result to [`Partition::flushed`]. There is one at a
     /// time.
-    FlushWanted(FlushJob),
+    FlushWanted(Box<FlushJob>),
     /// Something happened to the log's history: to be recorded.
     Cut(Cut),
     /// The high watermark moved.
@@ -463,7 +463,7 @@ impl Partition {
         match job {
             Some(job) => {
                 self.syncing = true;
-                self.effects.push_back(Effect::FlushWanted(job));
+                self.effects.push_back(Effect::FlushWanted(Box::new(job)));
                 None
             }
             None if self.log.flushed() >= self.log.end() => Some(Input::Flushed),

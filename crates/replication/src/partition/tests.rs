@@ -236,7 +236,7 @@ fn a_flush_waits_for_the_checkpoint_that_runs() {
     partition.configure(NOW, config, LogOptions::default());
     led_by(&mut partition, ME, 3, &[ME]);
     let job = |partition: &mut Partition| {
-        let job = |effect| if let Effect::FlushWanted(job) = effect { Some(job) } else { None };
+        let job = |effect| if let Effect::FlushWanted(job) = effect { Some(*job) } else { None };
         std::iter::from_fn(|| partition.poll_effect()).find_map(job)
     };
     assert!(matches!(produce(&mut partition, "first"), Ok(Produced::Waiting)));

@@ -437,7 +437,7 @@ impl World {
                 Effect::StopFetching => running.fetching = None,
                 Effect::FlushWanted(job) => {
                     let after = self.random.between(1, 15);
-                    self.schedule(after, node, Event::FlushRuns(Box::new(job)));
+                    self.schedule(after, node, Event::FlushRuns(job));
                 }
                 Effect::Cut(cut) => {
                     running.mirror.forget(running.partition.log().start().0);

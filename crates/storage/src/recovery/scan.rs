@@ -215,7 +215,7 @@ impl Examined {
                     Step::End => break None,
                 }
             };
-            (position, scan.epoch) = (end, marked_epoch.unwrap_or(survey.epoch()));
+            (position, scan.epoch) = (end, marked_epoch.unwrap_or_else(|| survey.epoch()));
             if stopped.is_some() {
                 break;
             }
