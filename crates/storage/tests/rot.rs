@@ -133,6 +133,37 @@ fn a_mark_that_does_not_fit_is_ignored() {
     assert_eq!(log.end(), Offset(4));
 }
 
+/// The log start moves durably, and a segment below it goes, the one with the mark too. That says nothing of those behind.
+#[test]
+fn a_mark_in_a_segment_that_retention_took_is_the_logs_own() {
+    let fs = disk(1);
+    let size = batch_bytes();
+    let options = LogOptions { segment_bytes: u32::try_from(3 * size).unwrap(), ..one_segment() };
+    let (mut log, _) = open(&fs, &options);
+    for number in 0..3 {
+        append(&mut log, &numbered(number, 90));
+    }
+    log.flush().unwrap();
+    log.advance_start(Offset(3)).unwrap();
+    append(&mut log, &numbered(3, 90));
+    let steps = keep_house(&mut log, NOW, Offset(3));
+    assert!(steps.iter().any(|step| matches!(step, Step::SegmentsRetired { .. })), "{steps:?}");
+    for number in 4..8 {
+        append(&mut log, &numbered(number, 90));
+    }
+    assert_eq!(bases(&log), [3, 6]);
+    assert_eq!(log.flushed(), Offset(3));
+    drop(log);
+    // A power cut: the entries of both files are durable, of the first one nothing else is.
+    fs.corrupt(&path("00000000000000000003.log"), Vec::clear).unwrap();
+    let (mut log, report) = open(&fs, &options);
+    assert!(!report.foreign_mark, "{report:?}");
+    let lost = CutReason::LostTail { expected: Offset(3), found: Offset(6) };
+    assert_eq!(report.cut.map(|cut| cut.reason), Some(lost));
+    assert_eq!((log.start(), log.end()), (Offset(3), Offset(3)), "no hole");
+    assert_eq!(append(&mut log, &numbered(3, 90)), 3);
+}
+
 #[test]
 fn a_torn_batch_with_intact_ones_behind_it_is_cut_and_the_rest_kept() {
     let fs = disk(1);

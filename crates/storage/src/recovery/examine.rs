@@ -102,7 +102,8 @@ impl Examined {
         let mark = state.last().and_then(|known| known.mark);
         let mark = mark.filter(|_| !self.segments.is_empty());
         if let Some(mark) = &mark {
-            self.report.foreign_mark = !self.mark_fits(mark)?;
+            let log_start = state.last().map_or(Offset::ZERO, |known| known.log_start);
+            self.report.foreign_mark = !self.mark_fits(mark, log_start)?;
         }
         let mark = mark.filter(|_| !self.report.foreign_mark);
         // We mark the root after the logs. A root that was closed well around a log that was not is another program's:
@@ -191,10 +192,10 @@ impl Examined {
 
     /// Whether the batches end where the flush mark says, or did before they were damaged. If not, another program wrote
     /// here.
-    fn mark_fits(&self, mark: &FlushMark) -> Result<bool, OpenError> {
+    fn mark_fits(&self, mark: &FlushMark, log_start: Offset) -> Result<bool, OpenError> {
         let Some(segment) = self.segments.iter().find(|segment| segment.base() == mark.segment_base) else {
-            // A segment without batches gives way to another.
-            return Ok(mark.position == 0);
+            // A segment without batches gives way to another, and one below the log start goes.
+            return Ok(mark.position == 0 || mark.offset <= log_start);
         };
         if segment.len() < mark.position {
             return Ok(false);
