@@ -164,6 +164,44 @@ fn a_mark_in_a_segment_that_retention_took_is_the_logs_own() {
     assert_eq!(append(&mut log, &numbered(3, 90)), 3);
 }
 
+/// A power cut loses whole sectors. Where one ends within the first bytes of a batch, all that its checksum covers may be there
+/// without its offset, length and epoch.
+#[test]
+fn a_batch_whose_first_bytes_a_power_cut_took_is_cut_and_not_guessed_at() {
+    let mut tried = Vec::new();
+    for bytes in 90..700 {
+        let size = numbered(0, bytes).len();
+        let at = 3 * size;
+        let lost = at.next_multiple_of(512) - at;
+        if !(8..=17).contains(&lost) || tried.contains(&lost) {
+            continue;
+        }
+        tried.push(lost);
+        for (flushed, is_torn) in [(2, true), (6, false)] {
+            let fs = disk(1);
+            let (mut log, _) = open(&fs, &one_segment());
+            for number in 0..6 {
+                append(&mut log, &numbered(number, bytes));
+                if number + 1 == flushed {
+                    log.flush().unwrap();
+                }
+            }
+            drop(log);
+            fs.corrupt(&path(LOG), |file| file[at..at + lost].fill(0)).unwrap();
+            let (log, report) = open(&fs, &one_segment());
+            if is_torn {
+                assert_eq!((log.end(), report.cut.unwrap().at), (Offset(3), at as u64), "{lost} bytes lost");
+                assert!(report.repaired.is_empty() && report.rotten.is_empty(), "{lost} bytes lost");
+                assert_eq!(report.put_aside.len(), 1, "the two behind it");
+            } else {
+                // Below the mark it was there, and can only have rotted.
+                assert_eq!(contents(&log.reader()).len(), 6, "{lost} bytes rotten");
+            }
+        }
+    }
+    assert!(tried.len() > 5, "{tried:?}");
+}
+
 #[test]
 fn a_torn_batch_with_intact_ones_behind_it_is_cut_and_the_rest_kept() {
     let fs = disk(1);

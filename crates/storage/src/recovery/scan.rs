@@ -7,8 +7,9 @@ use super::examine::{Examined, take_epoch};
 use super::plan::Aside;
 use super::report::{Cut, CutReason, PutAside, RepairedField};
 use super::unread;
+use crate::batch::MAGIC_END;
 use crate::epochs::EpochHistory;
-use crate::error::OpenError;
+use crate::error::{DamageKind, OpenError};
 use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes};
 use crate::io::IoContext;
@@ -175,6 +176,10 @@ impl Examined {
                 let before = survey.epoch();
                 match survey.step().context("read", &path)? {
                     Step::Batch(mut batch) => {
+                        if !is_synced && let Some(what) = torn_header(&batch) {
+                            self.put_aside_behind(segment, &mut survey, batch.position)?;
+                            break Some((batch.position, CutReason::Damage(what)));
+                        }
                         if let Some(mark) = mark.filter(|mark| batch.position == mark.batch_position) {
                             let behind = epoch_at(&*file, mark.position, len).context("read", &path)?;
                             take_marked_epoch(&mark, &mut batch, [before, behind], scan.trust.is_latest);
@@ -311,6 +316,21 @@ impl Examined {
 fn whole<'f>(segment: &Segment, file: &'f dyn File) -> Survey<'f> {
     Survey::new(file, Frame::whole(segment.base(), segment.len(), Offset::MAX).verified())
 }
+
+/// Whether a batch that is whole but for its header may have been torn by a power cut, and what is wrong with it then.
+///
+/// A cut loses whole sectors. Where one ends within the bytes before the checksum, all that the checksum covers may have come
+/// to the disk without them. Its epoch, whatever would fit, is not to be guessed then: it tells whose record this is.
+fn torn_header(batch: &Sound) -> Option<DamageKind> {
+    let first_bytes = 1..=MAGIC_END as u64;
+    let sector_ends_after = batch.position.next_multiple_of(SECTOR_BYTES) - batch.position;
+    let lost = |fix: &&Fix| matches!(fix.field, RepairedField::BaseOffset | RepairedField::Length);
+    let Fix { field, was, is } = batch.fixes.iter().find(lost).filter(|_| first_bytes.contains(&sector_ends_after))?;
+    Some(DamageKind::Field { field: *field, was: *was, is: *is })
+}
+
+/// What a device writes as a whole; larger units end at its multiples too.
+const SECTOR_BYTES: u64 = 512;
 
 /// The epoch of the batch that begins at `position`, [`LeaderEpoch::NONE`] if none does.
 fn epoch_at(file: &dyn File, position: u64, len: u64) -> io::Result<LeaderEpoch> {
