@@ -45,6 +45,10 @@ pub fn run(data: &[u8]) {
         assert_eq!((log.end(), report.cut), (end, None), "what a follower took is gone");
         assert!(Readable::of(&log) == found, "what a follower took is another after a kill");
 
+        // A follower begins a segment where offsets go too far from the base for an index; one segment cannot hold them.
+        if end.0 > i64::from(i32::MAX) {
+            return;
+        }
         let segment = disk();
         write_segment(&segment, taken);
         let (log, report) = open(&segment, &options);
