@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::batch::{BatchHeader, BatchView};
+use crate::batch::BatchHeader;
 use crate::epochs::EpochHistory;
 use crate::error::{FlushError, ReadError};
 use crate::housekeeping::Step;
@@ -17,6 +17,7 @@ use crate::io::IoContext;
 use crate::log::Log;
 use crate::reader::Shared;
 use crate::segment::{Place, Segment};
+use crate::snapshots::with_view;
 use crate::survey::{self, Frame, Sound, Survey};
 use crate::transactions::AbortedBuilder;
 use crate::{LeaderEpoch, Offset, TimestampMs};
@@ -261,10 +262,7 @@ impl ScrubJob {
                         done.damaged += self.note(damaged);
                     }
                     if let Some(aborted) = &mut self.progress.aborted {
-                        let bytes = survey.bytes_of(&batch).context("read", &path)?;
-                        if let Ok((view, _)) = BatchView::parse(&batch.put_right(bytes)) {
-                            aborted.take(&view);
-                        }
+                        with_view(&mut survey, &batch, |view| aborted.take(view)).context("read", &path)?;
                     }
                     is_index_wrong |= !self.confirms(&indexes, &batch)?;
                     self.progress.last_batch = Some(batch.position);

@@ -261,7 +261,7 @@ pub(crate) fn reconcile_all(segments: &Segments, log_end: Offset) -> Result<u32,
     for (segment, end) in segments.with_ends(log_end) {
         let mut builder = AbortedBuilder::new(segment.base(), producers);
         builder.take_all(segment, end)?;
-        producers = builder.producers.clone();
+        producers = std::mem::take(&mut builder.producers);
         wrong += u32::from(segment.reconcile_aborted(segments, end, builder)?);
     }
     Ok(wrong)

@@ -108,15 +108,16 @@ impl Log {
         self.roll_if_due(now, first, last, batch.max_timestamp(), bytes)?;
         let (stamped, rest) = batch.stamped(first, epoch);
         let position = self.active.len;
-        let mut together = [0; SMALL_BATCH_BYTES];
-        match together.get_mut(..HEADER_BYTES + rest.len()) {
-            Some(small) => {
-                let (head, tail) = small.split_at_mut(HEADER_BYTES);
-                head.copy_from_slice(&stamped);
-                tail.copy_from_slice(rest);
-                self.write(&mut [IoSlice::new(small)], bytes)?;
-            }
-            None => self.write(&mut [IoSlice::new(&stamped), IoSlice::new(rest)], bytes)?,
+        if rest.len() > SMALL_BATCH_BYTES - HEADER_BYTES {
+            self.write(&mut [IoSlice::new(&stamped), IoSlice::new(rest)], bytes)?;
+        } else {
+            let mut together = [0; SMALL_BATCH_BYTES];
+            let (head, tail) = together.split_at_mut(HEADER_BYTES);
+            head.copy_from_slice(&stamped);
+            let (tail, _) = tail.split_at_mut(rest.len());
+            tail.copy_from_slice(rest);
+            let (whole, _) = together.split_at(HEADER_BYTES + rest.len());
+            self.write(&mut [IoSlice::new(whole)], bytes)?;
         }
         self.admit(position, &stamped, &BatchHeader::decode(&stamped), now);
         self.active.publish();
