@@ -86,6 +86,14 @@ pub(crate) struct Fix {
     pub(crate) is: i64,
 }
 
+impl Fix {
+    /// What the field is to those who cannot have it put right.
+    pub(crate) fn damage(&self) -> DamageKind {
+        let Self { field, was, is } = *self;
+        DamageKind::Field { field, was, is }
+    }
+}
+
 /// Damaged bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {

@@ -7,7 +7,7 @@ use super::plan::{Plan, Repair};
 use super::report::{Cut, CutReason, RecoveryReport};
 use super::scan::Trust;
 use super::unread;
-use crate::batch::{BatchFault, HEADER_BYTES};
+use crate::batch::{BatchFault, HEADER_BYTES, MAGIC_END};
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
@@ -208,7 +208,7 @@ impl Examined {
         let file = segment.file()?;
         file.read_full_at(&mut found, mark.batch_position).context("read", &segment.path())?;
         let known = mark.header.get(..kept).unwrap_or_default();
-        if found == known || found.get(CRC_FIELD_AT..) == known.get(CRC_FIELD_AT..) {
+        if found == known || found.get(MAGIC_END..) == known.get(MAGIC_END..) {
             return Ok(true);
         }
         let mut stands_there = Walk::small(&*file, mark.batch_position, mark.position);
@@ -498,6 +498,3 @@ pub(super) fn take_epoch(epochs: &mut EpochHistory, batch: &Sound) {
         epochs.assign(epoch, batch.header.base_offset());
     }
 }
-
-/// Where the part of a header begins that its checksum covers, and the checksum itself.
-const CRC_FIELD_AT: usize = 17;

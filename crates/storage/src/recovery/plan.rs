@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::report::{PutAside, RecoveryReport, Repaired, RepairedField};
 use crate::Offset;
-use crate::error::DamageKind;
 use crate::segment::Segment;
 use crate::survey::{Fix, Sound, Stretch};
 
@@ -62,12 +61,12 @@ impl Repair {
         let Some(segment) = segments.iter().find(|segment| segment.base() == self.base) else { return };
         self.report(segment, report, false);
         let header = &self.batch.header;
-        for Fix { field, was, is } in self.batch.fixes.iter().filter(|fix| fix.field != RepairedField::LeaderEpoch) {
+        for fix in self.batch.fixes.iter().filter(|fix| fix.field != RepairedField::LeaderEpoch) {
             let damaged = segment.damage(Stretch {
                 position: self.batch.position,
                 bytes: header.total_bytes() as u64,
                 offsets: header.base_offset()..header.next_offset(),
-                what: DamageKind::Field { field: *field, was: *was, is: *is },
+                what: fix.damage(),
             });
             segment.note_damage(damaged);
         }

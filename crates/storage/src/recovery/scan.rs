@@ -325,8 +325,7 @@ fn torn_header(batch: &Sound) -> Option<DamageKind> {
     let first_bytes = 1..=MAGIC_END as u64;
     let sector_ends_after = batch.position.next_multiple_of(SECTOR_BYTES) - batch.position;
     let lost = |fix: &&Fix| matches!(fix.field, RepairedField::BaseOffset | RepairedField::Length);
-    let Fix { field, was, is } = batch.fixes.iter().find(lost).filter(|_| first_bytes.contains(&sector_ends_after))?;
-    Some(DamageKind::Field { field: *field, was: *was, is: *is })
+    batch.fixes.iter().find(lost).filter(|_| first_bytes.contains(&sector_ends_after)).map(Fix::damage)
 }
 
 /// What a device writes as a whole; larger units end at its multiples too.

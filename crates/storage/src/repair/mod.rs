@@ -120,6 +120,17 @@ pub struct RepairPlan {
 }
 
 impl RepairPlan {
+    /// A plan to do nothing.
+    fn none(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            actions: Vec::new(),
+            left: Vec::new(),
+            repairs: BTreeMap::new(),
+            rebuild: Rebuild::default(),
+        }
+    }
+
     /// Looks at a partition's directory and decides. Nothing is changed.
     ///
     /// # Errors
@@ -130,13 +141,7 @@ impl RepairPlan {
             VerifyEvent::Read(bytes) => read(bytes),
             VerifyEvent::Found(fault) => faults.push(fault),
         })?;
-        let mut plan = Self {
-            dir: dir.to_owned(),
-            actions: Vec::new(),
-            left: Vec::new(),
-            repairs: BTreeMap::new(),
-            rebuild: Rebuild::default(),
-        };
+        let mut plan = Self::none(dir);
         for fault in faults {
             plan.decide(fault);
         }
@@ -155,20 +160,11 @@ impl RepairPlan {
     /// If the directory cannot be listed.
     pub fn rebuild_indexes(fs: &dyn Fs, dir: &Path) -> Result<Self, RepairError> {
         let files = PartitionFiles::list(fs, dir)?;
-        let mut plan = Self {
-            dir: dir.to_owned(),
-            actions: Vec::new(),
-            left: Vec::new(),
-            repairs: BTreeMap::new(),
-            rebuild: Rebuild::default(),
-        };
+        let mut plan = Self::none(dir);
         plan.rebuild.indexes = files.segments.iter().map(|segment| segment.base).collect();
         plan.rebuild.transactions = plan.rebuild.indexes.clone();
         for segment in &files.segments {
-            for kind in [SegmentFile::OffsetIndex, SegmentFile::TimeIndex] {
-                plan.actions
-                    .push(RepairAction::Rebuild(dir.join(SegmentFileName::live(segment.base, kind).to_string())));
-            }
+            plan.actions.extend(rebuilt_indexes(dir, segment.base));
             plan.actions
                 .extend(segment.transaction_index.iter().map(|facts| RepairAction::Rebuild(facts.path.clone())));
         }
@@ -237,9 +233,7 @@ impl RepairPlan {
             .filter_map(|(path, _)| name_of(path).map(|name| name.base_offset))
             .collect();
         for segment in files.segments.iter().filter(|segment| rewritten.contains(&segment.base)) {
-            for kind in [SegmentFile::OffsetIndex, SegmentFile::TimeIndex] {
-                let path = self.dir.join(SegmentFileName::live(segment.base, kind).to_string());
-                let action = RepairAction::Rebuild(path);
+            for action in rebuilt_indexes(&self.dir, segment.base) {
                 if !self.actions.contains(&action) {
                     self.actions.push(action);
                 }
@@ -269,6 +263,13 @@ impl RepairPlan {
         record_state(&place, end)?;
         Ok(())
     }
+}
+
+/// That both indexes of a segment are made anew.
+fn rebuilt_indexes(dir: &Path, base: Offset) -> impl Iterator<Item = RepairAction> {
+    [SegmentFile::OffsetIndex, SegmentFile::TimeIndex]
+        .into_iter()
+        .map(move |kind| RepairAction::Rebuild(dir.join(SegmentFileName::live(base, kind).to_string())))
 }
 
 /// A place whose files are opened one at a time.

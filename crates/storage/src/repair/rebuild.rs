@@ -7,7 +7,7 @@ use crate::batch::BatchView;
 use crate::checkpoint::{self, replace_file};
 use crate::epochs::EpochHistory;
 use crate::fs::OpenMode;
-use crate::index::{AbortedTransaction, encode_transactions};
+use crate::index::AbortedTransaction;
 use crate::indexes::IndexWriter;
 use crate::inspect::{
     AbortedEntries, InspectError, OpenTransactions, PartitionFiles, PartitionSummary, Piece, SegmentFiles, SegmentWalk,
@@ -19,6 +19,7 @@ use crate::names::SegmentFile;
 use crate::producers::{MAX_PRODUCERS, ProducerTable};
 use crate::segment::Place;
 use crate::snapshots;
+use crate::transactions;
 use crate::{LeaderEpoch, Offset};
 
 use super::RepairError;
@@ -145,14 +146,9 @@ impl Pass<'_> {
         if self.rebuild.indexes.contains(&base) {
             IndexWriter::write_files(place, base, indexes.indexes())?;
         }
-        let path = place.path(base, SegmentFile::TransactionIndex);
         if self.rebuild.transactions.contains(&base) {
             let entries: Vec<_> = aborted.into_values().collect();
-            if entries.is_empty() {
-                place.remove(&path)?;
-            } else {
-                replace_file(&*place.fs, &path, &encode_transactions(&entries))?;
-            }
+            transactions::write_file(place, base, &entries)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::indexes::Indexes;
 use crate::io::IoContext;
 use crate::recovery::RepairedField;
 use crate::scan::{Found, Walk};
-use crate::survey::{Fix, Frame, Sound, Step, Stretch, Survey};
+use crate::survey::{Frame, Sound, Step, Stretch, Survey};
 
 impl Segment {
     /// The first batch that holds `target` or a later offset. All offsets of the segment lie below `limit`.
@@ -144,13 +144,13 @@ impl Segment {
 
     /// The damage that a batch is to readers if a field that tells where it is and what is wrong in the file.
     pub(crate) fn mislabelled(&self, batch: &Sound) -> Option<Damaged> {
-        let Fix { field, was, is } = *batch.fixes.iter().find(|fix| fix.field != RepairedField::LeaderEpoch)?;
+        let fix = batch.fixes.iter().find(|fix| fix.field != RepairedField::LeaderEpoch)?;
         let header = &batch.header;
         Some(self.damage(Stretch {
             position: batch.position,
             bytes: header.total_bytes() as u64,
             offsets: header.base_offset()..header.next_offset(),
-            what: DamageKind::Field { field, was, is },
+            what: fix.damage(),
         }))
     }
 

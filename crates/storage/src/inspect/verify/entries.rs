@@ -71,6 +71,20 @@ impl<const N: usize> Entries<N> {
         Ok(Some((position, entry)))
     }
 
+    /// The next entry that `judge` takes for one that may be right in itself; what it says of the others is noted.
+    pub(super) fn next_right<E>(
+        &mut self,
+        mut judge: impl FnMut(u64, &[u8; N]) -> Result<E, String>,
+    ) -> Result<Option<E>, IoError> {
+        while let Some((at, bytes)) = self.next()? {
+            match judge(at, &bytes) {
+                Ok(entry) => return Ok(Some(entry)),
+                Err(what) => self.wrong(at, what),
+            }
+        }
+        Ok(None)
+    }
+
     /// Notes that the entry at `position` is wrong.
     pub(super) fn wrong(&mut self, position: u64, what: String) {
         self.wrong.count += 1;

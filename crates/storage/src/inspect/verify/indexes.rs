@@ -49,31 +49,22 @@ impl OffsetIndexCheck {
 
     /// Takes the next entry that may be right in itself.
     fn advance(&mut self) -> Result<(), IoError> {
-        loop {
-            let Some((at, bytes)) = self.entries.next()? else {
-                self.next = None;
-                return Ok(());
-            };
-            let offset = self.rules.base + i64::from(BigEndian::read_i32(&bytes[..4]));
+        let (Rules { base, data_bytes, .. }, last) = (self.rules, self.last);
+        self.next = self.entries.next_right(|at, bytes| {
+            let offset = base + i64::from(BigEndian::read_i32(&bytes[..4]));
             let position = u64::from(BigEndian::read_u32(&bytes[4..]));
-            let wrong = if offset < self.rules.base {
-                Some(format!("offset {offset} is below the segment's base"))
-            } else if position >= self.rules.data_bytes {
-                Some(format!("position {position} is past the end of the data, {}", self.rules.data_bytes))
-            } else if self.last.is_some_and(|last| offset <= last.offset || position <= last.position) {
-                Some(format!("offset {offset} at position {position} does not rise"))
+            if offset < base {
+                Err(format!("offset {offset} is below the segment's base"))
+            } else if position >= data_bytes {
+                Err(format!("position {position} is past the end of the data, {data_bytes}"))
+            } else if last.is_some_and(|last| offset <= last.offset || position <= last.position) {
+                Err(format!("offset {offset} at position {position} does not rise"))
             } else {
-                None
-            };
-            match wrong {
-                Some(what) => self.entries.wrong(at, what),
-                None => {
-                    let entry = OffsetEntry { at, offset, position };
-                    (self.next, self.last) = (Some(entry), Some(entry));
-                    return Ok(());
-                }
+                Ok(OffsetEntry { at, offset, position })
             }
-        }
+        })?;
+        self.last = self.next.or(last);
+        Ok(())
     }
 
     pub(super) fn batch(&mut self, position: u64, header: &BatchHeader) -> Result<(), IoError> {
@@ -157,29 +148,20 @@ impl TimeIndexCheck {
     }
 
     fn advance(&mut self) -> Result<(), IoError> {
-        loop {
-            let Some((at, bytes)) = self.entries.next()? else {
-                self.next = None;
-                return Ok(());
-            };
+        let (base, last) = (self.rules.base, self.last);
+        self.next = self.entries.next_right(|at, bytes| {
             let timestamp = TimestampMs(BigEndian::read_i64(&bytes[..8]));
-            let offset = self.rules.base + i64::from(BigEndian::read_i32(&bytes[8..]));
-            let wrong = if offset < self.rules.base {
-                Some(format!("offset {offset} is below the segment's base"))
-            } else if self.last.is_some_and(|last| timestamp <= last.timestamp || offset < last.offset) {
-                Some(format!("timestamp {timestamp} at offset {offset} does not rise"))
+            let offset = base + i64::from(BigEndian::read_i32(&bytes[8..]));
+            if offset < base {
+                Err(format!("offset {offset} is below the segment's base"))
+            } else if last.is_some_and(|last| timestamp <= last.timestamp || offset < last.offset) {
+                Err(format!("timestamp {timestamp} at offset {offset} does not rise"))
             } else {
-                None
-            };
-            match wrong {
-                Some(what) => self.entries.wrong(at, what),
-                None => {
-                    let entry = TimeEntry { at, timestamp, offset };
-                    (self.next, self.last) = (Some(entry), Some(entry));
-                    return Ok(());
-                }
+                Ok(TimeEntry { at, timestamp, offset })
             }
-        }
+        })?;
+        self.last = self.next.or(last);
+        Ok(())
     }
 
     pub(super) fn batch(&mut self, header: &BatchHeader) -> Result<(), IoError> {

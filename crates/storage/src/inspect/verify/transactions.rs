@@ -125,17 +125,12 @@ impl TransactionIndexCheck {
     }
 
     fn advance(&mut self) -> Result<(), IoError> {
-        self.next = None;
-        let Some(entries) = &mut self.entries else { return Ok(()) };
-        while let Some((at, bytes)) = entries.next()? {
-            match decode(&bytes) {
-                Ok(entry) => {
-                    self.next = Some((at, entry));
-                    break;
-                }
-                Err(version) => entries.wrong(at, format!("version {version}")),
-            }
-        }
+        self.next = match &mut self.entries {
+            Some(entries) => entries.next_right(|at, bytes| {
+                decode(bytes).map(|entry| (at, entry)).map_err(|version| format!("version {version}"))
+            })?,
+            None => None,
+        };
         Ok(())
     }
 
