@@ -280,12 +280,12 @@ impl Log {
         }
         let flushed = self.shared.flushed().max(upto);
         self.shared.set_flushed(flushed);
-        if flushed == self.end() {
-            // Nothing unsynced is left in it: an idle log holds no descriptor beyond the bound.
+        if flushed == self.end() && checkpoint.is_some() {
+            // Nothing unsynced is left in them: an idle log holds no descriptor beyond the bound. Not after each sync: to
+            // take a file up again the next append asks for its metadata, and a file that was asked is given a new time of
+            // change by the next write, which the sync then has to write as well (Linux 6.13 and later).
             self.active.file = None;
-            if checkpoint.is_some() {
-                self.state.release();
-            }
+            self.state.release();
         }
         let Some(Checkpointed { written, epochs, left_epochs, failed }) = checkpoint else { return Ok(flushed) };
         self.sealed.retain(|kept| !has(&written, kept));

@@ -273,13 +273,12 @@ impl LogReader {
         limit: ReadLimit,
         bytes: &mut Vec<u8>,
     ) -> Result<(Offset, Offset), ReadError> {
-        self.steady(limit.generation, |segments| {
+        let outcome = self.steady(limit.generation, |segments| {
             let (start, end) = (self.shared.start(), self.shared.end());
             if from < start || from > end {
                 return Err(ReadError::OutOfRange { from, start, end });
             }
             let limit = ReadLimit { upper: limit.upper.min(end), ..limit };
-            bytes.clear();
             for (segment, next) in segments.holding_with_next(from).filter(|_| from < limit.upper) {
                 if let Some(located) = segment.locate(from, next)? {
                     let located = if located.header.last_offset() < end {
@@ -292,7 +291,12 @@ impl LogReader {
                 }
             }
             Ok((from, from))
-        })
+        });
+        // Only now: bytes that are there already need not be zeroed before they are read over.
+        if !matches!(outcome, Ok((first, next)) if first < next) {
+            bytes.clear();
+        }
+        outcome
     }
 
     /// The first record whose timestamp is `timestamp` or later, at or after the start and below `upper`.
