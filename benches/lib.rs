@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use highwater_storage::{
-    BatchBuilder, Codec, LeaderEpoch, Log, LogOptions, LogReader, Offset, ReadLimit, Record, TimestampMs, batches,
+    BatchBuilder, CheckedBatch, Codec, LeaderEpoch, Log, LogOptions, LogReader, Offset, ReadLimit, Record, TimestampMs,
+    batches,
 };
 use tempfile::TempDir;
 
@@ -109,6 +110,8 @@ pub struct LogAppend {
     directory: TempDir,
     log: Option<Log>,
     batch: Vec<u8>,
+    /// The batch with its check behind it, if the check is not to be measured.
+    checked: Option<CheckedBatch<Vec<u8>>>,
     /// Counted here as in the baseline: asking the log takes longer than to append a small record.
     appended: u64,
     round: u32,
@@ -117,8 +120,19 @@ pub struct LogAppend {
 impl LogAppend {
     /// An empty log.
     pub fn new(shape: Shape) -> Self {
-        let mut subject = Self { directory: scratch(), log: None, batch: shape.encode(), appended: 0, round: 0 };
+        let batch = shape.encode();
+        let mut subject = Self { directory: scratch(), log: None, batch, checked: None, appended: 0, round: 0 };
         subject.prepare();
+        subject
+    }
+
+    /// An empty log, for a batch that was checked once beforehand: as a writer appends what its own encoder made, or
+    /// what was checked on another thread.
+    pub fn checked(shape: Shape) -> Self {
+        let mut subject = Self::new(shape);
+        let rules = &LogOptions::default().rules;
+        let checked = CheckedBatch::check(subject.batch.clone(), rules, NOW).expect("the batch is good");
+        subject.checked = Some(checked);
         subject
     }
 
@@ -134,7 +148,11 @@ impl Subject for LogAppend {
             return None;
         }
         self.appended += self.batch.len() as u64;
-        black_box(log.append(NOW, EPOCH, &self.batch).expect("the batch is good and the disk has room"));
+        let appended = match &self.checked {
+            Some(checked) => log.append_checked(NOW, EPOCH, checked),
+            None => log.append(NOW, EPOCH, &self.batch),
+        };
+        black_box(appended.expect("the batch is good and the disk has room"));
         Some(self.batch.len() as u64)
     }
 

@@ -47,7 +47,8 @@ fn appends(quick: bool) {
         let load = Load::new(records, false);
         Row::new(name, Unit::Bytes, ("bare write + CRC-32C", Box::new(RawAppend::new(shape))))
             .with("highwater", LogAppend::new(shape))
-            .with("commitlog", Appends::<Commitlog>::new(&load))
+            .with("highwater, checked before", LogAppend::checked(shape))
+            .with("commitlog (checks nothing)", Appends::<Commitlog>::new(&load))
             .with("mrecordlog (not written through)", Appends::<Mrecordlog>::new(&load))
             .with("raft-engine", Appends::<RaftEngine>::new(&load))
             .with("kafko", Appends::<Kafko>::new(&load))
