@@ -20,7 +20,7 @@ use crate::{LeaderEpoch, Offset, TopicPartition};
 const VERSION: &str = "0";
 
 /// Far above any real checkpoint (a million partitions make about 40 MB), far below what would hurt.
-const CHECKPOINT_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const CHECKPOINT_BYTES_MAX: u64 = 128 << 20;
 
 /// Why a checkpoint could not be read or written.
 #[derive(Debug, thiserror::Error)]

@@ -38,6 +38,10 @@ pub(crate) const LOG_STARTS_FILE: &str = "log-start-offset-checkpoint";
 pub(crate) const HIGH_WATERMARKS_FILE: &str = "replication-offset-checkpoint";
 pub(crate) const CLEANER_OFFSETS_FILE: &str = "cleaner-offset-checkpoint";
 
+/// The checkpoints of a root, each with a line for a partition.
+pub(crate) const CHECKPOINT_FILES: [&str; 4] =
+    [RECOVERY_POINTS_FILE, LOG_STARTS_FILE, HIGH_WATERMARKS_FILE, CLEANER_OFFSETS_FILE];
+
 /// The files that tell a data root from other directories.
 pub(crate) struct RootFiles;
 
@@ -427,10 +431,7 @@ impl Checkpoint {
                 return Ok(Self { file, entries: BTreeMap::new(), stored: false });
             }
         };
-        // Kafka writes at least "0\n0\n". Less is what a power cut leaves; it reads as "no entries", and is worth a word.
-        // (The cleaner's it creates empty.)
-        let is_new = |len| file == CLEANER_OFFSETS_FILE && len == 0;
-        let cut_short = fs.metadata(&path).is_ok_and(|metadata| metadata.len < 4 && !is_new(metadata.len));
+        let cut_short = fs.metadata(&path).is_ok_and(|metadata| is_cut_short(file, metadata.len));
         if cut_short {
             warnings.push(DataDirWarning { path, what: "ignored: it is cut short".to_owned() });
         }
@@ -466,6 +467,12 @@ impl Checkpoint {
         self.stored = true;
         Ok(())
     }
+}
+
+/// Whether a checkpoint of this name and length in bytes lacks its end. Kafka writes at least "0\n0\n"; less is what a power
+/// cut leaves. It reads as "no entries", and is worth a word. (The cleaner's Kafka creates empty.)
+pub(crate) fn is_cut_short(file: &str, len: u64) -> bool {
+    len < 4 && !(file == CLEANER_OFFSETS_FILE && len == 0)
 }
 
 /// Makes the root with its missing parents, durably; true if it was not there.

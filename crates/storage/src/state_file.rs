@@ -108,6 +108,8 @@ struct Slots {
     is_durable: bool,
     /// Each slot held something whole or nothing at all.
     is_whole: bool,
+    /// One that did not is still in the file.
+    is_torn: bool,
     /// A sync failed since the file was read: whatever is written from then on says so.
     sync_failed: bool,
 }
@@ -129,6 +131,7 @@ impl StateFile {
             last: None,
             is_durable: true,
             is_whole: true,
+            is_torn: false,
             sync_failed: false,
         };
         match fs.open(&path, OpenMode::Read) {
@@ -174,11 +177,12 @@ impl StateFile {
             sync_failed: content.sync_failed || slots.sync_failed,
             ..content
         };
-        if slots.last == Some(content) && slots.is_durable {
+        if slots.last == Some(content) && slots.is_durable && !slots.is_torn {
             return Ok(());
         }
         let slot = encode(slots.sequence + 1, &content);
-        if slots.exists {
+        // A part that was torn would look, once the log was closed well, like one that has rotted.
+        if slots.exists && !slots.is_torn {
             let file = self.file(place).context("open", &self.path)?;
             file.write_all_at(&slot, (slots.next_fact * SLOT_BYTES) as u64).context("write", &self.path)?;
             file.sync_data().context("sync", &self.path)?;
@@ -187,7 +191,9 @@ impl StateFile {
             let mut bytes = slot.to_vec();
             bytes.resize(SLOT_BYTES * SLOTS, 0);
             replace_file(&*place.fs, &self.path, &bytes)?;
-            (slots.exists, slots.next_fact) = (true, 1);
+            self.file.release();
+            (slots.exists, slots.is_torn) = (true, false);
+            (slots.next_fact, slots.next_mark) = (1, 0);
         }
         slots.sequence += 1;
         slots.last = Some(content);
@@ -275,6 +281,7 @@ impl Slots {
                 (self.sequence, self.last) = (found, Some(content));
             }
         }
+        self.is_torn = !self.is_whole;
         // The next write of each kind goes to the slot that holds less.
         let [fact_0, fact_1, mark_0, mark_1] = sequences;
         self.next_fact = usize::from(fact_0 > fact_1);
@@ -483,6 +490,32 @@ mod tests {
         assert_eq!(StateFile::load(&place).unwrap().last(), Some(second), "a short file");
         raw.set_len(0).unwrap();
         assert_eq!(StateFile::load(&place).unwrap().last(), None, "an empty one");
+    }
+
+    #[test]
+    fn what_is_recorded_after_a_torn_slot_leaves_none() {
+        let (fs, place) = disk();
+        let file = StateFile::load(&place).unwrap();
+        file.record(&place, state(false, 1, 1, 11)).unwrap();
+        file.mark(&place, mark(5), None, true, || true);
+        file.mark(&place, mark(6), None, true, || true);
+        for slot in 0..SLOTS as u64 {
+            let raw = fs.open(&place.dir.join(STATE_FILE), OpenMode::ReadWrite).unwrap();
+            raw.write_all_at(b"torn", slot * SLOT_BYTES as u64 + 30).unwrap();
+            let file = StateFile::load(&place).unwrap();
+            assert!(!file.is_whole(), "slot {slot}");
+            let known = file.last().unwrap();
+            // Also where it says the same, and where a mark was written in between.
+            file.mark(&place, mark(7), None, true, || slot % 2 == 0);
+            file.record(&place, LogState { mark: Some(mark(8)), ..known }).unwrap();
+            let file = StateFile::load(&place).unwrap();
+            assert_eq!((file.is_whole(), file.last().unwrap().mark), (true, Some(mark(8))), "slot {slot}");
+            file.mark(&place, mark(9), None, true, || true);
+            file.record(&place, state(false, 1, 1, 11)).unwrap();
+            file.mark(&place, mark(5), None, true, || true);
+            file.mark(&place, mark(6), None, true, || true);
+            assert!(StateFile::load(&place).unwrap().is_whole(), "slot {slot}");
+        }
     }
 
     #[test]

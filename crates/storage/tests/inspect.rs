@@ -137,6 +137,96 @@ fn each_damaged_side_file_is_found() {
     assert_eq!(faults(&data("clean-damaged-files/after")), after);
 }
 
+/// What each of the root's own files says is looked at, in all four checkpoints.
+#[test]
+fn each_damaged_file_of_a_root_is_found() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("plain-multi/log"), &root);
+    let checkpoints = [
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+    ];
+    let changed = |name: &str, content: &str| {
+        let path = root.join(name);
+        let before = std::fs::read(&path).unwrap();
+        std::fs::write(&path, content).unwrap();
+        let (_, found) = verify(&root);
+        std::fs::write(&path, before).unwrap();
+        assert!(found.iter().all(|fault| fault.file == path), "{name}: {found:?}");
+        found.into_iter().map(|fault| (fault.kind, fault.what)).collect::<Vec<_>>()
+    };
+    for name in checkpoints {
+        for content in ["0\n", "0\n2\nplain 0 1\n", "0\n1\nplain 0 -1\n", "0\n1\nplain 0 4", "\u{0}\u{0}\u{0}\u{0}"] {
+            let found = changed(name, content);
+            assert!(matches!(found.as_slice(), [(FaultKind::Checkpoint, _)]), "{name} {content:?}: {found:?}");
+        }
+        // Kafka makes the cleaner's empty, and the others with two lines at least.
+        let empty = changed(name, "");
+        assert_eq!(empty.len(), usize::from(name != checkpoints[3]), "{name}: {empty:?}");
+        let beyond = changed(name, "0\n1\nplain 0 442\n");
+        assert_eq!(beyond, [(FaultKind::CheckpointOffset, "it says 442, the log ends at 441".to_owned())], "{name}");
+        let lines: String = (0..5).map(|at| format!("gone-{at} 0 7\n")).collect();
+        let absent = changed(name, &format!("0\n6\nplain 0 0\n{lines}"));
+        let what = "it has lines of partitions that are not here: gone-0-0, gone-1-0, gone-2-0 and 2 more";
+        assert_eq!(absent, [(FaultKind::CheckpointAbsent, what.to_owned())], "{name}");
+        assert_eq!(changed(name, "0\n1\nplain 0 441\n"), [], "{name}");
+    }
+    let marker = ".kafka_cleanshutdown";
+    for content in ["{\"version\":0,\"brokerEp", "\u{0}\u{0}", "{\"version\":0}", &"x".repeat(5000)] {
+        let found = changed(marker, content);
+        assert!(matches!(found.as_slice(), [(FaultKind::CleanMarker, _)]), "{content:?}: {found:?}");
+    }
+    // Empty: of a Kafka before 3.
+    for content in ["", "{\"version\":0,\"brokerEpoch\":-1}", "{ \"brokerEpoch\" : 12 }\n"] {
+        assert_eq!(changed(marker, content), [], "{content:?}");
+    }
+}
+
+/// A part of the state file that cannot be read is a fault where the log was closed: torn parts are written anew before.
+#[test]
+fn a_damaged_part_of_a_state_file_is_found() {
+    let temporary = tempfile::tempdir().unwrap();
+    let dir = temporary.path().join("log-0");
+    let (mut log, _) = Log::open(&dir, LogOptions { segment_bytes: 4096, ..LogOptions::default() }).unwrap();
+    for _ in 0..3 {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.push(Record::new(TimestampMs(1), b"value"));
+        log.append(TimestampMs(1), LeaderEpoch(0), &builder.build()).unwrap();
+        log.flush().unwrap();
+    }
+    let state = dir.join("highwater-state");
+    let unclean = std::fs::read(&state).unwrap();
+    log.close().unwrap();
+    let clean = std::fs::read(&state).unwrap();
+    let used = |bytes: &[u8]| (0..4).filter(|slot| bytes[slot * 512] != 0).collect::<Vec<_>>();
+    assert!(used(&clean).len() > 2, "facts and marks");
+    let found = |bytes: &[u8], slot: usize| {
+        let mut bytes = bytes.to_vec();
+        bytes[slot * 512 + 40] ^= 1;
+        std::fs::write(&state, bytes).unwrap();
+        let mut found = Vec::new();
+        let mut tell = |event| {
+            if let VerifyEvent::Found(fault) = event {
+                found.push(fault.kind);
+            }
+        };
+        verify_partition(&OsFs, &dir, &mut tell).unwrap();
+        found
+    };
+    let newest = used(&clean).into_iter().max_by_key(|slot| clean[slot * 512 + 12..slot * 512 + 20].to_vec()).unwrap();
+    for slot in used(&clean) {
+        // Without the newest the log is one that was not closed well, and what is read above the mark may be anything.
+        let expected = if slot == newest { FaultKind::StateTorn } else { FaultKind::State };
+        assert_eq!(found(&clean, slot), [expected], "slot {slot}");
+    }
+    for slot in used(&unclean) {
+        assert_eq!(found(&unclean, slot), [FaultKind::StateTorn], "slot {slot}");
+    }
+}
+
 /// Between two segments a gap is legal. One that index files are left of is none, nor is one at a clean end.
 #[test]
 fn a_segment_that_is_gone_is_missed_where_its_indexes_are_left() {

@@ -80,8 +80,14 @@ pub enum FaultKind {
     Checkpoint,
     /// An offset in a checkpoint of the data root that is outside of the log.
     CheckpointOffset,
+    /// A checkpoint of the data root has lines of partitions that are not there.
+    CheckpointAbsent,
+    /// The marker of a clean stop does not say what it should.
+    CleanMarker,
     /// The state file of this crate is damaged, or does not fit the log.
     State,
+    /// A part of the state file of this crate cannot be read, as where a power cut came while it was written.
+    StateTorn,
     /// The state file of this crate is of the time before another program wrote here.
     StateForeign,
     /// A file that says whose data these are is damaged.
@@ -99,8 +105,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// All kinds.
-    pub const ALL: [Self; 32] = [
+    /// All kinds. There will be more.
+    pub const ALL: &'static [Self] = &[
         Self::Batch,
         Self::Checksum,
         Self::Offsets,
@@ -125,7 +131,10 @@ impl FaultKind {
         Self::SnapshotProducers,
         Self::Checkpoint,
         Self::CheckpointOffset,
+        Self::CheckpointAbsent,
+        Self::CleanMarker,
         Self::State,
+        Self::StateTorn,
         Self::StateForeign,
         Self::Metadata,
         Self::Leftover,
@@ -264,10 +273,20 @@ impl FaultKind {
             Self::CheckpointOffset => (
                 "checkpoint-offset",
                 Error,
-                "goes by the log's end, or begins the log anew at a start above it",
-                "goes by the log's end, or begins the log anew at a start above it",
+                "goes by the log's end, or begins the log anew at a start above it; compacts from the log's start",
+                "goes by the log's end, or begins the log anew at a start above it; compacts from the log's start",
             ),
-            Self::State => ("state", Error, "goes by Kafka's checkpoints", NOTHING),
+            Self::CheckpointAbsent => ("checkpoint-absent", Note, "drops them", "drops them"),
+            Self::CleanMarker => (
+                "clean-marker",
+                Error,
+                "takes the stop for clean, and the broker's epoch for unknown",
+                "takes the stop for clean, and the broker's epoch for unknown",
+            ),
+            Self::State => {
+                ("state", Error, "goes by the part of it that can be read, else by Kafka's checkpoints", NOTHING)
+            }
+            Self::StateTorn => ("state-torn", Note, "goes by the newest part that can be read", NOTHING),
             Self::StateForeign => ("state-foreign", Note, "goes by Kafka's checkpoints", NOTHING),
             Self::Metadata => ("metadata", Error, "loads the partition without a topic id", "refuses to start"),
             Self::Leftover => (
@@ -366,7 +385,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_a_code_of_its_own() {
-        let codes: BTreeSet<_> = FaultKind::ALL.into_iter().map(FaultKind::code).collect();
+        let codes: BTreeSet<_> = FaultKind::ALL.iter().map(|kind| kind.code()).collect();
         assert_eq!(codes.len(), FaultKind::ALL.len());
         for kind in FaultKind::ALL {
             assert!(kind.code().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{kind:?}");

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::batch::BatchHeader;
 use crate::checkpoint;
-use crate::data_dir::{CLEAN_SHUTDOWN_FILE, HIGH_WATERMARKS_FILE, LOG_STARTS_FILE, RECOVERY_POINTS_FILE};
+use crate::data_dir::{
+    CLEAN_SHUTDOWN_FILE, CLEANER_OFFSETS_FILE, HIGH_WATERMARKS_FILE, LOG_STARTS_FILE, RECOVERY_POINTS_FILE,
+};
 use crate::epochs::EpochHistory;
 use crate::fs::{Fs, OpenMode};
 use crate::index::{SealedOffsetIndex, SealedTimeIndex};
@@ -205,15 +207,17 @@ pub(crate) struct RootFacts {
     pub(crate) log_start: Option<Offset>,
     pub(crate) recovery_point: Option<Offset>,
     pub(crate) high_watermark: Option<Offset>,
+    pub(crate) cleaner_offset: Option<Offset>,
 }
 
 impl RootFacts {
     /// What the checkpoints say, each with its name.
-    pub(crate) fn offsets(&self) -> [(&'static str, Option<Offset>); 3] {
+    pub(crate) fn offsets(&self) -> [(&'static str, Option<Offset>); 4] {
         [
             (RECOVERY_POINTS_FILE, self.recovery_point),
             (LOG_STARTS_FILE, self.log_start),
             (HIGH_WATERMARKS_FILE, self.high_watermark),
+            (CLEANER_OFFSETS_FILE, self.cleaner_offset),
         ]
     }
 
@@ -227,6 +231,7 @@ impl RootFacts {
             log_start: offset(LOG_STARTS_FILE),
             recovery_point: offset(RECOVERY_POINTS_FILE),
             high_watermark: offset(HIGH_WATERMARKS_FILE),
+            cleaner_offset: offset(CLEANER_OFFSETS_FILE),
             dir: Some(dir),
         }
     }

@@ -263,10 +263,18 @@ impl<'v> Verifier<'v> {
             }
             Err(MetadataFileError::Malformed { path, what }) => self.found(Fault::new(FaultKind::Metadata, path, what)),
         }
-        let state = StateFile::read(self.fs, dir)?.last();
-        if state.is_none() && self.summary.files.state.is_some() {
-            let path = dir.join(STATE_FILE);
-            self.found_in_motion(Fault::new(FaultKind::State, path, "no part of it can be read"));
+        let state = StateFile::read(self.fs, dir)?;
+        let path = dir.join(STATE_FILE);
+        match state.last() {
+            None if self.summary.files.state.is_some() => {
+                self.found_in_motion(Fault::new(FaultKind::State, path, "no part of it can be read"));
+            }
+            Some(known) if !state.is_whole() => {
+                // A mark is written without a sync. Before a log is marked as closed, a part that was torn is written anew.
+                let kind = if known.clean { FaultKind::State } else { FaultKind::StateTorn };
+                self.found_in_motion(Fault::new(kind, path, "a part of it cannot be read"));
+            }
+            _ => {}
         }
         Ok(())
     }
