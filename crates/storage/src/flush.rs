@@ -6,7 +6,7 @@
 //! epochs), and moves the recovery point, below which these are trusted unread.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::checkpoint::replace_file;
 use crate::error::{Fence, FlushError};
@@ -47,11 +47,13 @@ pub(crate) struct JobControl {
     /// Held while side files of a segment are written, and by the writer while it takes segments away or makes one
     /// active again: else a job could write an index of batches that were cut.
     side_files: Arc<Mutex<()>>,
+    /// Whether the job writes any: of such there is one at a time.
+    writes_side_files: bool,
 }
 
 impl JobControl {
-    fn new(side_files: Arc<Mutex<()>>) -> Arc<Self> {
-        Arc::new(Self { lowest_end: AtomicI64::new(i64::MAX), side_files })
+    fn new(side_files: Arc<Mutex<()>>, writes_side_files: bool) -> Arc<Self> {
+        Arc::new(Self { lowest_end: AtomicI64::new(i64::MAX), side_files, writes_side_files })
     }
 
     /// A truncation left this end.
@@ -257,6 +259,12 @@ impl Log {
         if self.has_job() { None } else { self.checkpoint_job() }
     }
 
+    /// As [`Log::begin_checkpoint`], also while flushes are under way: where one follows the other there is always one.
+    pub(crate) fn checkpoint_beside_flushes(&mut self) -> Option<FlushJob> {
+        let writes = self.jobs.iter().filter_map(Weak::upgrade).any(|job| job.writes_side_files);
+        if writes { None } else { self.checkpoint_job() }
+    }
+
     /// Takes note of a sync that was run: the flush mark moves, after a checkpoint the recovery point too, and readers
     /// see it. What a truncation has cut off since does not count.
     ///
@@ -281,10 +289,12 @@ impl Log {
         let flushed = self.shared.flushed().max(upto);
         self.shared.set_flushed(flushed);
         if flushed == self.end() && checkpoint.is_some() {
-            // Nothing unsynced is left in them: an idle log holds no descriptor beyond the bound. Not after each sync: to
+            // Nothing unsynced is left in them, and nothing came meanwhile: an idle log holds no descriptor. Not after each sync: to
             // take a file up again the next append asks for its metadata, and a file that was asked is given a new time of
             // change by the next write, which the sync then has to write as well (Linux 6.13 and later).
             self.active.file = None;
+            self.active.segment.release_file();
+            sealed.iter().for_each(|segment| segment.release_file());
             self.state.release();
         }
         let Some(Checkpointed { written, epochs, left_epochs, failed }) = checkpoint else { return Ok(flushed) };
@@ -352,14 +362,22 @@ impl Log {
         Some(self.job(sealed, None))
     }
 
+    /// Whether a checkpoint would make anything durable that is not.
+    pub(crate) fn owes_checkpoint(&self) -> bool {
+        self.recovery_point < self.end()
+            || !self.sealed.is_empty()
+            || self.epochs_version > self.epochs_written
+            || self.directory_changes > self.directory_synced
+    }
+
     /// A job for all that is not durable yet.
-    fn checkpoint_job(&mut self) -> Option<FlushJob> {
-        let unsynced_files = self.directory_changes > self.directory_synced;
-        let epochs =
-            (self.epochs_version > self.epochs_written).then(|| (self.epochs_version, self.epochs.entries().to_vec()));
-        if self.recovery_point >= self.end() && self.sealed.is_empty() && epochs.is_none() && !unsynced_files {
+    pub(crate) fn checkpoint_job(&mut self) -> Option<FlushJob> {
+        if !self.owes_checkpoint() {
             return None;
         }
+        let epochs =
+            (self.epochs_version > self.epochs_written).then(|| (self.epochs_version, self.epochs.entries().to_vec()));
+        self.checkpoint_owed_since = None;
         Some(self.job(self.sealed.clone(), Some(Checkpoint { epochs })))
     }
 
@@ -368,7 +386,7 @@ impl Log {
         FlushJob {
             place: self.place.clone(),
             syncer: self.syncer(),
-            control: self.job_control(),
+            control: self.job_control(checkpoint.is_some()),
             upto: self.end(),
             mark: self.active.mark(self.end()),
             sealed,
@@ -384,9 +402,9 @@ impl Log {
     }
 
     /// What a new job shares with the log.
-    pub(crate) fn job_control(&mut self) -> Arc<JobControl> {
+    pub(crate) fn job_control(&mut self, writes_side_files: bool) -> Arc<JobControl> {
         self.jobs.retain(|job| job.strong_count() > 0);
-        let control = JobControl::new(self.side_files.clone());
+        let control = JobControl::new(self.side_files.clone(), writes_side_files);
         self.jobs.push(Arc::downgrade(&control));
         control
     }
@@ -394,7 +412,7 @@ impl Log {
     /// What a new copy of the log shares with it, or a compaction: they take long, and syncs do not wait for them.
     pub(crate) fn copy_control(&mut self) -> Arc<JobControl> {
         self.copies.retain(|copy| copy.strong_count() > 0);
-        let control = JobControl::new(self.side_files.clone());
+        let control = JobControl::new(self.side_files.clone(), true);
         self.copies.push(Arc::downgrade(&control));
         control
     }

@@ -29,6 +29,21 @@ impl Log {
         }
     }
 
+    /// Whether housekeeping is to make a checkpoint now. Behind full segments at once: until it, their indexes and
+    /// snapshots are in memory.
+    pub(crate) fn is_checkpoint_due(&mut self, now: TimestampMs) -> bool {
+        if !self.owes_checkpoint() {
+            return false;
+        }
+        let interval = self.options.checkpoint_interval_ms;
+        if !self.sealed.is_empty() || interval < 0 {
+            return !self.sealed.is_empty();
+        }
+        let since = self.checkpoint_owed_since.get_or_insert(now);
+        *since = (*since).min(now);
+        now.since(*since) >= interval
+    }
+
     /// Syncs if the policy wants it now.
     pub(crate) fn flush_by_policy(&mut self, now: TimestampMs) -> Result<(), AppendError> {
         if self.is_flush_due(now) {

@@ -364,8 +364,8 @@ impl Log {
             return Some((Kind::ZeroAhead, Work::ZeroAhead(job)));
         }
         if may(Kind::Checkpoint)
-            && !self.sealed.is_empty()
-            && let Some(job) = self.begin_checkpoint()
+            && self.is_checkpoint_due(now)
+            && let Some(job) = self.checkpoint_beside_flushes()
         {
             return Some((Kind::Checkpoint, Work::Checkpoint(job)));
         }
@@ -518,7 +518,7 @@ impl Log {
             (indexes.is_some() || aborted.is_some()).then(|| (segment.clone(), end, indexes, aborted))
         });
         let (segment, end, indexes, aborted) = { found }.next()?;
-        let control = self.job_control();
+        let control = self.job_control(true);
         Some(Work::WriteIndexes { place: self.place.clone(), segment, end, indexes, aborted, control })
     }
 

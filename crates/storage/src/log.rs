@@ -74,6 +74,8 @@ pub struct Log {
     pub(crate) failed_work: Vec<Kind>,
     /// The time of the first append since the last flush began.
     pub(crate) unsynced_since: Option<TimestampMs>,
+    /// The time of the first append since the last checkpoint began, or of the first call that found one owed.
+    pub(crate) checkpoint_owed_since: Option<TimestampMs>,
     pub(crate) producers_looked_at: Option<TimestampMs>,
     pub(crate) topic_id: TopicId,
     pub(crate) lock: Option<Box<dyn DirLock>>,

@@ -107,8 +107,8 @@ impl FileSlot {
         *relock(&self.file) = Some(file);
     }
 
-    #[cfg(test)]
-    fn is_open(&self) -> bool {
+    /// Whether the file is open.
+    pub(crate) fn is_open(&self) -> bool {
         relock(&self.file).is_some()
     }
 }

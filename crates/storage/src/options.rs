@@ -12,8 +12,8 @@ use crate::scrub::ScrubRate;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlushPolicy {
-    /// Never: the caller flushes, or the operating system writes back in its own time. A crash of the process loses
-    /// nothing, a power cut loses what was not flushed.
+    /// Never: the caller flushes, or [housekeeping](LogOptions::checkpoint_interval_ms) does now and then. A crash of the
+    /// process loses nothing, a power cut loses what was not flushed.
     #[default]
     None,
     /// As soon as this many records are not synced yet (Kafka's `flush.messages`).
@@ -58,6 +58,10 @@ pub struct LogOptions {
     /// [`LogOptions::flush`] is anything but [`FlushPolicy::None`]: a synced append is then one write of the disk and not
     /// two. 4 MiB; 0 for none. Each log that is written to takes that much more of the disk until it is closed.
     pub zero_ahead_bytes: u32,
+    /// Milliseconds after the first append behind a checkpoint when housekeeping makes the next, which syncs everything and
+    /// moves the recovery point: so much of the log, and what came until the next step of housekeeping, is read again after
+    /// a crash. 0 makes one in each round, -1 only behind full segments. 5 seconds. Appends do not wait for it.
+    pub checkpoint_interval_ms: i64,
     /// Milliseconds between the moment a segment leaves the log and its files' removal, for readers. One minute.
     pub file_delete_delay_ms: i64,
     /// What producers' batches must keep to.
@@ -92,6 +96,7 @@ impl Default for LogOptions {
             compaction: None,
             flush: FlushPolicy::None,
             zero_ahead_bytes: 4 << 20,
+            checkpoint_interval_ms: 5000,
             file_delete_delay_ms: 60_000,
             rules: ProduceRules::default(),
             producer_id_expiration_ms: 24 * 60 * 60 * 1000,
@@ -131,6 +136,9 @@ impl LogOptions {
         }
         if matches!(self.flush, FlushPolicy::EveryMs(..0)) {
             return invalid("flush", "a number of milliseconds of at least 0");
+        }
+        if self.checkpoint_interval_ms < -1 {
+            return invalid("checkpoint_interval_ms", "-1 (behind full segments only) or at least 0");
         }
         if self.file_delete_delay_ms < 0 {
             return invalid("file_delete_delay_ms", "at least 0");
@@ -188,6 +196,7 @@ mod tests {
             (LogOptions { retention_bytes: -2, ..LogOptions::default() }, "retention_bytes"),
             (LogOptions { flush: FlushPolicy::EveryMessages(0), ..LogOptions::default() }, "flush"),
             (LogOptions { flush: FlushPolicy::EveryMs(-1), ..LogOptions::default() }, "flush"),
+            (LogOptions { checkpoint_interval_ms: -2, ..LogOptions::default() }, "checkpoint_interval_ms"),
             (LogOptions { file_delete_delay_ms: -1, ..LogOptions::default() }, "file_delete_delay_ms"),
             (LogOptions { producer_id_expiration_ms: 0, ..LogOptions::default() }, "producer_id_expiration_ms"),
             (LogOptions { scrub_interval_ms: -2, ..LogOptions::default() }, "scrub_interval_ms"),

@@ -92,6 +92,8 @@ struct Progress {
     aborted: Option<AbortedBuilder>,
     /// Nobody had use for the indexes before.
     unloads_indexes: bool,
+    /// Nor had its file open.
+    closes_file: bool,
 }
 
 /// A step of scrubbing, for any thread.
@@ -179,9 +181,9 @@ impl Log {
 
 impl Progress {
     fn new(segment: Arc<Segment>) -> Self {
-        let (expected, unloads_indexes) = (segment.base(), !segment.has_indexes());
-        let epoch = LeaderEpoch::NONE;
-        Self { segment, position: 0, expected, epoch, last_batch: None, aborted: None, unloads_indexes }
+        let (expected, epoch) = (segment.base(), LeaderEpoch::NONE);
+        let (unloads_indexes, closes_file) = (!segment.has_indexes(), !segment.has_open_file());
+        Self { segment, position: 0, expected, epoch, last_batch: None, aborted: None, unloads_indexes, closes_file }
     }
 }
 
@@ -211,6 +213,9 @@ impl ScrubJob {
             Ok(true) => {
                 if self.progress.unloads_indexes && !done.indexes_rebuilt {
                     self.progress.segment.unload_read_indexes();
+                }
+                if self.progress.closes_file {
+                    self.progress.segment.release_file();
                 }
             }
             Ok(false) => done.progress = Some(self.progress),

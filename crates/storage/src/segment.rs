@@ -216,6 +216,11 @@ impl Segment {
         self.place.fs.open(&self.path(), mode)
     }
 
+    /// Whether its data file is open.
+    pub(crate) fn has_open_file(&self) -> bool {
+        self.file.is_open()
+    }
+
     /// Closes its data file until it is next used.
     pub(crate) fn release_file(&self) {
         self.file.release();

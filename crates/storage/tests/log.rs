@@ -199,7 +199,7 @@ fn rolls_come_by_size_time_index_and_reach() {
 fn s26_s27_s28_an_empty_segment_is_never_rolled_onto_itself() {
     let fs = disk(1);
     let hints = OpenHints { log_start: Some(Offset(15_997)), ..OpenHints::default() };
-    let options = LogOptions { segment_ms: 1, ..small() };
+    let options = LogOptions { segment_ms: 1, checkpoint_interval_ms: -1, ..small() };
     let (mut log, _) = open_hinted(&fs, &options, hints);
     let later = |ms: i64| TimestampMs(NOW.0 + ms);
     for ms in [0, 500, 300_001] {

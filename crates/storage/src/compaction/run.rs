@@ -15,12 +15,13 @@ use super::transactions::{InTransaction, Transactions};
 use crate::batch::BatchView;
 use crate::error::ReadError;
 use crate::flush::JobControl;
+use crate::fs::File;
 use crate::index::AbortedTransaction;
 use crate::io::{IoContext, IoError};
 use crate::options::LogOptions;
 use crate::reader::Shared;
 use crate::scan::{Found, Walk};
-use crate::segment::Place;
+use crate::segment::{Place, Segment};
 use crate::transactions::collect_between;
 use crate::{Offset, TimestampMs};
 
@@ -140,6 +141,11 @@ impl From<ReadError> for Stop {
     }
 }
 
+/// The data file of a segment that is compacted. It may have been closed meanwhile, and then have left the log.
+fn open(segment: &Segment) -> Result<Arc<dyn File>, Stop> {
+    segment.file().map_err(|error| ReadError::Io(error).into())
+}
+
 /// What the writer gives a compaction on its way.
 pub(crate) struct Begin {
     pub(crate) place: Place,
@@ -244,7 +250,7 @@ impl Run {
             self.stage = self.begin_copy()?;
             return Ok(None);
         };
-        let file = segment.file()?;
+        let file = open(&segment)?;
         let mut walk = Walk::with_window(&*file, *position, segment.len(), self.options.io_buffer_bytes as usize);
         while *left > 0 {
             match walk.next_batch().context("read", &segment.path())? {
@@ -398,7 +404,7 @@ impl Copying {
     ) -> Result<bool, Stop> {
         let last_with_batches = self.old.iter().rposition(|(segment, _)| segment.len() > 0);
         while let Some((segment, _)) = self.old.get(self.at).cloned() {
-            let (file, len) = (segment.file()?, segment.len());
+            let (file, len) = (open(&segment)?, segment.len());
             let mut walk = Walk::with_window(&*file, self.position, len, context.options.io_buffer_bytes as usize);
             loop {
                 if *left == 0 {

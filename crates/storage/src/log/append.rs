@@ -132,6 +132,7 @@ impl Log {
         // Last: who sees the end sees all of the above.
         self.shared.set_end(last.next());
         self.unsynced_since.get_or_insert(now);
+        self.checkpoint_owed_since.get_or_insert(now);
         Ok(Appended { first, last, timestamp, duplicate: false, durability: Durability::Buffered })
     }
 

@@ -59,6 +59,7 @@ impl Log {
             return Err(error);
         }
         self.unsynced_since.get_or_insert(now);
+        self.checkpoint_owed_since.get_or_insert(now);
         self.flush_by_policy(now)?;
         let durability = self.durability(last);
         Ok(Appended { first, last, timestamp: TimestampMs::NONE, duplicate: false, durability })

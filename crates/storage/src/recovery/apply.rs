@@ -299,6 +299,7 @@ impl Examined {
             scrubbing: Scrubbing::default(),
             failed_work: Vec::new(),
             unsynced_since: None,
+            checkpoint_owed_since: None,
             producers_looked_at: None,
             lock: None,
         };
