@@ -2,24 +2,40 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use highwater_storage::{
-    BatchBuilder, Codec, CompactionOptions, LeaderEpoch, Log, LogOptions, Offset, Record, Step, TimestampMs,
-    TransactionMarker, WorkLimits,
+    BatchBuilder, Codec, CompactionOptions, FlushPolicy, LeaderEpoch, Log, LogOptions, Offset, Record, Step,
+    TimestampMs, WorkLimits,
 };
 
 use crate::records::{Row, read_all};
 use crate::root::small_segments;
+use crate::transactions::{compacted_transactional, transactional, truncated_transactional};
 
 /// The time of the first record; each one after it is 10 ms later.
 const T0: i64 = 1_700_000_000_000;
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-type Fill = fn(&mut Topic<'_>, &Path) -> anyhow::Result<()>;
+type Fill = fn(&mut Topic<'_>, &Places<'_>) -> anyhow::Result<()>;
 
 /// The topic whose files are damaged and repaired once it is filled.
 pub(crate) const REPAIRED: &str = "repaired";
+/// The topic whose directory is replaced by a copy that [`Log::snapshot`] made of it while it was filled.
+pub(crate) const COPIED: &str = "copied";
+/// The topic whose log writes zeros ahead of its end.
+pub(crate) const ZEROS_AHEAD: &str = "zeros-ahead";
+
+/// What a topic may need beside its log.
+#[derive(Debug)]
+pub(crate) struct Places<'p> {
+    /// The storage crate's directories of Kafka's.
+    pub(crate) data: &'p Path,
+    /// Where the copy of [`COPIED`] is made: beside the root, and so on the same file system.
+    pub(crate) copy: &'p Path,
+}
 
 /// The topics, and how each is filled.
 pub(crate) const FEATURES: &[(&str, Fill)] = &[
@@ -30,36 +46,50 @@ pub(crate) const FEATURES: &[(&str, Fill)] = &[
     ("codec-zstd", |topic, _| shapes(topic, Codec::Zstd)),
     ("never-written", |_, _| Ok(())),
     ("truncated", |topic, _| truncated(topic)),
+    ("truncated-transactional", |topic, _| truncated_transactional(topic)),
     ("start-moved", |topic, _| start_moved(topic)),
     ("idempotent", |topic, _| idempotent(topic)),
     ("transactional", |topic, _| transactional(topic)),
     ("compacted", |topic, _| compacted(topic)),
+    ("compacted-transactional", |topic, _| compacted_transactional(topic)),
+    (COPIED, |topic, places| copied(topic, places.copy)),
+    (ZEROS_AHEAD, |topic, _| zeros_ahead(topic)),
     (REPAIRED, |topic, _| transactional(topic)),
-    ("magic-0", |topic, data| old_messages(topic, &data.join("old-formats/log/magic0-0"))),
-    ("magic-1", |topic, data| old_messages(topic, &data.join("old-formats/log/magic1-0"))),
-    ("magic-mixed", |topic, data| old_messages(topic, &data.join("old-formats/log/mixed-0"))),
+    ("magic-0", |topic, places| old_messages(topic, &places.data.join("old-formats/log/magic0-0"))),
+    ("magic-1", |topic, places| old_messages(topic, &places.data.join("old-formats/log/magic1-0"))),
+    ("magic-mixed", |topic, places| old_messages(topic, &places.data.join("old-formats/log/mixed-0"))),
 ];
 
 /// The options of a topic's log.
 pub(crate) fn options(topic: &str) -> LogOptions {
-    let compaction = CompactionOptions { min_cleanable_dirty_ratio: 0.0, ..CompactionOptions::default() };
-    LogOptions { compaction: (topic == "compacted").then_some(compaction), ..small_segments() }
+    let compaction = || CompactionOptions {
+        min_cleanable_dirty_ratio: 0.0,
+        // So that tombstones and markers go while the topic is filled.
+        delete_retention_ms: if topic == "compacted" { DAY_MS } else { 100 },
+        ..CompactionOptions::default()
+    };
+    LogOptions {
+        compaction: topic.starts_with("compacted").then(compaction),
+        flush: if topic == ZEROS_AHEAD { FlushPolicy::EachAppend } else { FlushPolicy::None },
+        zero_ahead_bytes: 2048,
+        ..small_segments()
+    }
 }
 
 /// A log being written, and what a consumer has to get of that.
 pub(crate) struct Topic<'l> {
-    log: &'l mut Log,
-    epoch: LeaderEpoch,
-    rows: BTreeMap<i64, Row>,
+    pub(crate) log: &'l mut Log,
+    pub(crate) epoch: LeaderEpoch,
+    pub(crate) rows: BTreeMap<i64, Row>,
     written: i64,
 }
 
 /// What is put into a batch.
 #[derive(Clone, Debug, Default)]
-struct Draft {
-    key: Option<Vec<u8>>,
-    value: Option<Vec<u8>>,
-    headers: Vec<(String, Option<Vec<u8>>)>,
+pub(crate) struct Draft {
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
 impl<'l> Topic<'l> {
@@ -73,37 +103,43 @@ impl<'l> Topic<'l> {
         self.rows
     }
 
-    fn now(&self) -> TimestampMs {
+    pub(crate) fn now(&self) -> TimestampMs {
         TimestampMs(T0 + 10 * self.written)
     }
 
-    fn append(&mut self, builder: BatchBuilder, drafts: Vec<Draft>) -> anyhow::Result<()> {
-        self.append_as(builder, drafts, false)
-    }
-
-    fn append_as(&mut self, mut builder: BatchBuilder, drafts: Vec<Draft>, is_aborted: bool) -> anyhow::Result<()> {
+    /// Appends one batch, and returns its offsets.
+    pub(crate) fn append(&mut self, mut builder: BatchBuilder, drafts: Vec<Draft>) -> anyhow::Result<Range<i64>> {
         let mut rows = Vec::new();
         for Draft { key, value, headers } in drafts {
             let timestamp = self.now();
             let borrowed: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
             builder.push(Record { timestamp, key: key.as_deref(), value: value.as_deref(), headers: &borrowed });
-            rows.push(Row { offset: 0, timestamp: timestamp.0, is_aborted, key, value, headers });
+            rows.push(Row { offset: 0, timestamp: timestamp.0, is_aborted: false, key, value, headers });
             self.written += 1;
         }
         let appended = self.log.append(self.now(), self.epoch, &builder.build())?;
         for (offset, row) in (appended.first.0..).zip(rows) {
             self.rows.insert(offset, Row { offset, ..row });
         }
-        Ok(())
+        Ok(appended.first.0..appended.last.0 + 1)
+    }
+
+    /// Cuts the log, and forgets what is gone. Returns the end, which is that of a batch.
+    pub(crate) fn truncate_to(&mut self, to: i64) -> anyhow::Result<i64> {
+        let end = self.log.truncate_to(Offset(to))?.end.0;
+        ensure!(end <= to, "{end} is above {to}");
+        let _ = self.rows.split_off(&end);
+        Ok(end)
     }
 
     /// One record with a value of about so many bytes that do not compress to nothing.
-    fn plain(&mut self, bytes: usize) -> anyhow::Result<()> {
+    pub(crate) fn plain(&mut self, bytes: usize) -> anyhow::Result<()> {
         let draft = Draft { value: Some(noise(self.written, bytes)), ..Draft::default() };
-        self.append(BatchBuilder::new(Codec::None), vec![draft])
+        self.append(BatchBuilder::new(Codec::None), vec![draft])?;
+        Ok(())
     }
 
-    fn keep_house(&mut self) -> anyhow::Result<Vec<Step>> {
+    pub(crate) fn keep_house(&mut self) -> anyhow::Result<Vec<Step>> {
         let (now, limits) = (self.now(), WorkLimits::new(self.log.end()));
         let mut steps = Vec::new();
         while let Some(step) = self.log.housekeeping().step(now, &limits)? {
@@ -114,7 +150,7 @@ impl<'l> Topic<'l> {
 }
 
 /// Bytes that look like anything, the same in each run.
-fn noise(seed: i64, bytes: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: i64, bytes: usize) -> Vec<u8> {
     let mut state = seed.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -162,9 +198,9 @@ fn truncated(topic: &mut Topic<'_>) -> anyhow::Result<()> {
             topic.append(BatchBuilder::new(Codec::None), drafts.collect())?;
         }
         let segments = topic.log.segments().len();
-        let cut = topic.log.truncate_to(Offset(to))?;
-        ensure!(topic.log.segments().len() < segments && cut.end <= Offset(to), "{cut:?}");
-        let _ = topic.rows.split_off(&cut.end.0);
+        let end = topic.truncate_to(to)?;
+        ensure!(topic.log.segments().len() < segments, "segments went");
+        ensure!(end < to, "{to} lies inside of a batch");
         topic.epoch = LeaderEpoch(topic.epoch.0 + 1);
     }
     // Kafka's own epoch on this topic is the second one it gives: it elects a leader again after each stop.
@@ -205,31 +241,6 @@ fn idempotent(topic: &mut Topic<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two producers whose transactions interleave; each third one is aborted.
-fn transactional(topic: &mut Topic<'_>) -> anyhow::Result<()> {
-    let mut sequences = [0; 2];
-    for round in 0..24 {
-        let is_abort = |producer: i64| (round + producer) % 3 == 0;
-        for _ in 0..2 {
-            for (producer, sequence) in (8000i64..).zip(&mut sequences) {
-                let drafts = (0..2).map(|n| Draft { value: Some(noise(round * 2 + n, 90)), ..Draft::default() });
-                let builder = BatchBuilder::new(Codec::None).producer(producer, 0, *sequence).transactional();
-                topic.append_as(builder, drafts.collect(), is_abort(producer))?;
-                *sequence += 2;
-            }
-        }
-        for producer_id in [8000, 8001] {
-            let (producer_epoch, coordinator_epoch, is_abort) = (0, 0, is_abort(producer_id));
-            let marker = TransactionMarker { producer_id, producer_epoch, coordinator_epoch, is_abort };
-            topic.log.end_transaction(topic.now(), topic.epoch, &marker)?;
-        }
-    }
-    let all = topic.log.reader().aborted_transactions(Offset::ZERO, topic.log.end())?;
-    ensure!(all.len() == 16, "{} were aborted", all.len());
-    ensure!(topic.log.last_stable_offset(topic.log.end()) == topic.log.end(), "none is open");
-    Ok(())
-}
-
 /// Compacted by the log itself: what a later record of its key superseded is gone.
 fn compacted(topic: &mut Topic<'_>) -> anyhow::Result<()> {
     for round in 0..30i64 {
@@ -250,6 +261,48 @@ fn compacted(topic: &mut Topic<'_>) -> anyhow::Result<()> {
     }
     topic.rows.retain(|offset, row| *offset >= cleaned || last.get(&row.key) == Some(offset));
     Ok(())
+}
+
+/// A copy made while the log goes on, with its segments shared by hard links and the last one copied. The log then goes
+/// another way up to the same end, so that the root's checkpoints, which are the log's, fit the copy too.
+fn copied(topic: &mut Topic<'_>, to: &Path) -> anyhow::Result<()> {
+    transactional(topic)?;
+    (0..3).try_for_each(|_| topic.plain(200))?;
+    let copied = topic.log.snapshot(to)?;
+    ensure!(copied.segments > 3 && copied.bytes_linked > 0 && copied.bytes_copied > 0, "{copied:?}");
+    let (rows, end) = (topic.rows.clone(), topic.log.end());
+    topic.truncate_to(30)?;
+    while topic.log.end() < end {
+        topic.plain(500)?;
+    }
+    topic.rows = rows;
+    Ok(())
+}
+
+/// Each append is synced, into zeros that housekeeping wrote before.
+fn zeros_ahead(topic: &mut Topic<'_>) -> anyhow::Result<()> {
+    let mut zeros = 0;
+    for _ in 0..40 {
+        topic.plain(250)?;
+        let steps = topic.keep_house()?;
+        zeros += steps.iter().filter(|step| matches!(step, Step::ZerosWritten { .. })).count();
+    }
+    ensure!(zeros >= topic.log.segments().len(), "zeros were written {zeros} times");
+    Ok(())
+}
+
+/// Appends until zeros lie ahead of the end, as they do when a process is killed. Returns how many.
+pub(crate) fn leave_zeros(topic: &mut Topic<'_>, dir: &Path) -> anyhow::Result<u64> {
+    for _ in 0..20 {
+        topic.plain(250)?;
+        topic.keep_house()?;
+        let active = *topic.log.segments().last().context("a segment")?;
+        let file = fs::metadata(dir.join(format!("{:020}.log", active.base.0)))?;
+        if file.len() > active.size_bytes + 500 {
+            return Ok(file.len() - active.size_bytes);
+        }
+    }
+    anyhow::bail!("no zeros were written ahead of the end")
 }
 
 /// What Kafka wrote before there were batches, taken in as a follower does, and gone on with.

@@ -15,6 +15,7 @@ mod damage;
 mod features;
 mod records;
 mod root;
+mod transactions;
 
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ use highwater_storage::fs::OsFs;
 use highwater_storage::{Log, LogOptions, Offset, RecoveryReport, TopicPartition};
 
 use crate::damage::damaged_and_repaired;
-use crate::features::{FEATURES, REPAIRED, Topic, append_some, options};
+use crate::features::{COPIED, FEATURES, Places, REPAIRED, Topic, ZEROS_AHEAD, append_some, leave_zeros, options};
 use crate::records::{Row, verify};
 
 /// Kafka's node in `check_kafka_files.py`.
@@ -83,14 +83,17 @@ fn append_rows<'r>(file: &Path, rows: impl Iterator<Item = &'r Row>) -> anyhow::
     Ok(())
 }
 
-/// Fills the topics, which Kafka has made and nobody has written to; damages one of them, and repairs it.
+/// Fills the topics, which Kafka has made and nobody has written to; puts the copy of one in its place, damages another,
+/// and repairs it.
 pub(crate) fn write(path: &Path, records: &Path, data: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(records)?;
+    let copy = path.with_file_name("copy-of-a-log");
+    let places = Places { data, copy: &copy };
     let root = Root::open(path, |name, log, _| {
         ensure!(log.end() == Offset::ZERO, "it holds records already");
         let mut topic = Topic::new(log);
         let (_, fill) = FEATURES.iter().find(|(topic, _)| *topic == name).context("a feature")?;
-        fill(&mut topic, data)?;
+        fill(&mut topic, &places)?;
         let rows = topic.into_rows();
         println!(
             "{name}: {} records in {} segments, {} to {}",
@@ -102,6 +105,10 @@ pub(crate) fn write(path: &Path, records: &Path, data: &Path) -> anyhow::Result<
         append_rows(&records.join(name), rows.values())
     })?;
     root.close()?;
+    // What Kafka finds is the copy, untouched since it was made.
+    let original = path.join(format!("{COPIED}-0"));
+    fs::remove_dir_all(&original)?;
+    fs::rename(&copy, &original)?;
     let lost = damaged_and_repaired(&path.join(format!("{REPAIRED}-0"))).context("cannot repair what was damaged")?;
     let file = records.join(REPAIRED);
     let is_lost =
@@ -115,13 +122,17 @@ pub(crate) fn write(path: &Path, records: &Path, data: &Path) -> anyhow::Result<
 }
 
 /// Reads what Kafka served and went on with, appends, and ends as if the process had been killed: nothing is flushed or
-/// closed. Two logs end as a power cut may leave them, with part of a batch and with zeros.
+/// closed. Two logs end as a power cut may leave them, with part of a batch and with zeros; a third with the zeros that it
+/// wrote ahead.
 pub(crate) fn crash(path: &Path, records: &Path) -> anyhow::Result<()> {
     let root = Root::open(path, |name, log, _| {
         let file = records.join(name);
         let count = verify(&log.reader(), &file)?;
         let mut topic = Topic::new(log);
         append_some(&mut topic)?;
+        if name == ZEROS_AHEAD {
+            println!("{name}: {} zeros ahead", leave_zeros(&mut topic, &path.join(format!("{name}-0")))?);
+        }
         let rows = topic.into_rows();
         println!("{name}: {count} records were there, {} more", rows.len());
         append_rows(&file, rows.values())
