@@ -5,7 +5,13 @@ then Kafka's own tool has to find nothing wrong with the files, and Kafka, start
 Kafka made of it, appends, and ends as if killed, with a torn batch and with zeros at the end of two logs. Kafka recovers
 that, serves all, goes on; and our engine reads all of it once more. The part that writes and reads is `tests/kafka-files`,
 which gets its own cluster, directory and topic ids from Kafka: with others Kafka would set the folders aside.
+
+`highwater log` looks on: it finds nothing wrong whenever one of the two has stopped, and beside a running Kafka it reads,
+and refuses to write.
 """
+
+import hashlib
+import json
 
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -30,19 +36,26 @@ def main():
 
     if not program.check("Kafka makes the root and its topics", make_root, engine, broker):
         program.finish()
+    program.check("highwater log verify finds nothing wrong with Kafka's root", verify, program, broker)
     if not program.check("our engine fills the topics", engine.write, broker):
         program.finish()
     program.check("DumpLogSegments finds nothing wrong", dump, program, engine, broker)
+    program.check("highwater log verify finds nothing wrong with what our engine wrote", verify, program, broker)
     program.check("Kafka starts on the files and keeps them all", start, engine, broker)
+    program.check("highwater log reads beside the running Kafka", read_beside, program, engine, broker)
+    program.check("highwater log refuses to write beside the running Kafka", write_beside, program, broker)
     for topic in engine.topics:
         program.check(f"Kafka serves {topic}", serve, engine, broker, topic)
     program.check("Kafka goes on with them and stops", go_on, engine, broker, "gzip")
+    program.check("highwater log verify finds nothing wrong after Kafka stopped", verify, program, broker)
     program.check("our engine reads what Kafka made of them, and is killed", engine.crash, broker)
     program.check("Kafka recovers the root", start, engine, broker)
     for topic in engine.topics:
         program.check(f"Kafka serves {topic} after the crash", serve, engine, broker, topic)
     program.check("Kafka goes on after the crash and stops", go_on, engine, broker, "zstd")
+    program.check("highwater log verify finds nothing wrong after Kafka recovered all and stopped", verify, program, broker)
     program.check("our engine reads all", engine.read, broker)
+    program.check("highwater log verify finds nothing wrong in the end", verify, program, broker)
     program.check("DumpLogSegments finds nothing wrong in the end", dump, program, engine, broker)
     program.finish()
 
@@ -79,7 +92,7 @@ class Engine:
 def make_root(engine, broker):
     broker.start()
     admin = AdminClient({"bootstrap.servers": broker.address})
-    topics = [NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"} if topic == "compacted" else {}) for topic in engine.topics]
+    topics = [NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"} if topic.startswith("compacted") else {}) for topic in engine.topics]
     for future in admin.create_topics(topics).values():
         future.result(30)
     broker.stop()
@@ -98,8 +111,67 @@ def start(engine, broker):
 
 def dump(program, engine, broker):
     # Compaction leaves gaps, and so does the repair of what was damaged.
-    gaps = [broker.partition("compacted"), broker.partition("repaired")]
+    gaps = [broker.partition(topic) for topic in ["compacted", "compacted-transactional", "repaired"]]
     dump_log_segments(program, *map(broker.partition, engine.topics), gaps=gaps)
+
+
+def highwater_log(program, *words, code=0, errors=None):
+    return run([str(program.highwater), "log", *map(str, words)], code=code, errors=errors).decode()
+
+
+def verified(program, path):
+    """What `highwater log verify` says at the end, and the faults it found."""
+    found = [json.loads(line) for line in highwater_log(program, "verify", "--format", "json", path).splitlines()]
+    return found[-1], [line for line in found if line["type"] == "fault" and line["severity"] != "note"]
+
+
+def verify(program, broker):
+    """The whole root, with the topics that Kafka keeps for itself."""
+    result, faults = verified(program, broker.data)
+    equal((faults, result["good"], result["in_use"]), ([], True, False), "faults, good, in use")
+
+
+def contents(directory):
+    """A digest of each file of a partition, and of no other."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.iterdir()) if path.name != ".lock"}
+
+
+def read_beside(program, engine, broker):
+    result, faults = verified(program, broker.data)
+    equal((faults, result["good"], result["in_use"]), ([], True, True), "faults, good, in use")
+    holder = f"pid {broker.process.pid}"
+    text = highwater_log(program, "info", broker.data)
+    require(holder in text, f"info of the root does not say {holder}: {text}")
+    for topic in ["transactional", "compacted-transactional", "magic-mixed"]:
+        directory, expected = broker.partition(topic), engine.expected(topic)
+        before = contents(directory)
+        text = highwater_log(program, "info", directory)
+        require(holder in text, f"info of {topic} does not say {holder}: {text}")
+        lines = [json.loads(line) for line in highwater_log(program, "dump", "--records", "--format", "json", directory).splitlines()]
+        offsets = {line["offset"] for line in lines if line["type"] == "record"}
+        missing = [line[0] for line in expected if int(line[0]) not in offsets]
+        equal(missing, [], f"records of {topic} that dump does not show")
+        result, faults = verified(program, directory)
+        equal((faults, result["good"], result["in_use"]), ([], True, True), f"faults of {topic}, good, in use")
+        equal(contents(directory), before, f"files of {topic}")
+
+
+def write_beside(program, broker):
+    directory, copy = broker.partition("transactional"), program.work / "copy-0"
+    before = contents(directory)
+    for words in [
+        ["repair", broker.data],
+        ["repair", directory],
+        ["repair", "--write", directory],
+        ["rebuild-index", directory],
+        ["truncate", "--to", "2", "--write", directory],
+        ["copy", directory, copy],
+    ]:
+        errors = []
+        highwater_log(program, *words, code=1, errors=errors)
+        require(str(broker.process.pid) in errors[0], f"{words[0]} does not name Kafka's process: {errors[0]}")
+    equal(contents(directory), before, "files")
+    require(not copy.exists(), "a copy was made")
 
 
 def hexadecimal(value):

@@ -49,7 +49,7 @@ class Program:
     def __init__(self, name):
         parser = argparse.ArgumentParser(prog=name)
         is_of_files = name == "kafka_files"
-        parser.add_argument("--highwater", type=Path, required=not is_of_files, help="the highwater binary")
+        parser.add_argument("--highwater", type=Path, required=True, help="the highwater binary")
         parser.add_argument("--kafka-files", type=Path, required=is_of_files, help="the example kafka-files of tests/")
         parser.add_argument("--kafka-data", type=Path, required=is_of_files, help="the storage crate's tests/data")
         parser.add_argument("--work", type=Path, required=True, help="a directory for logs and data, emptied first")
@@ -240,15 +240,15 @@ def answers(port):
         return False
 
 
-def run(command, stdin=None, timeout=60, errors=None):
-    """Runs a command and returns its standard output as bytes; any other exit code than 0 fails the check. What it
+def run(command, stdin=None, timeout=60, errors=None, code=0):
+    """Runs a command and returns its standard output as bytes; any other exit code than `code` fails the check. What it
     says on its standard error is appended to the list `errors`, if one is given."""
     done = subprocess.run(command, input=stdin if stdin is not None else b"", capture_output=True, timeout=timeout)
     said = done.stderr.decode(errors="replace").strip()
     if errors is not None:
         errors.append(said)
     name = next((part for part in command if part.startswith(("kafka.", "org.apache."))), Path(command[0]).name)
-    require(done.returncode == 0, f"{name} ended with {done.returncode}: {said[-600:]} {done.stdout[-300:]!r}")
+    require(done.returncode == code, f"{name} ended with {done.returncode}: {said[-600:]} {done.stdout[-300:]!r}")
     return done.stdout
 
 
