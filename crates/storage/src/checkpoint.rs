@@ -67,7 +67,15 @@ pub fn write_offsets(
 /// Reads `leader-epoch-checkpoint`: the start offset of each epoch, both strictly rising.
 /// No file, an empty one or one with only the version: no entries.
 pub fn read_epochs(fs: &dyn Fs, path: &Path) -> Result<Vec<(LeaderEpoch, Offset)>, CheckpointError> {
-    let Some(text) = read_text(fs, path)? else { return Ok(Vec::new()) };
+    Ok(read_epochs_if_there(fs, path)?.unwrap_or_default())
+}
+
+/// As [`read_epochs`], telling a file that is not there from one without entries.
+pub(crate) fn read_epochs_if_there(
+    fs: &dyn Fs,
+    path: &Path,
+) -> Result<Option<Vec<(LeaderEpoch, Offset)>>, CheckpointError> {
+    let Some(text) = read_text(fs, path)? else { return Ok(None) };
     let entries = parse(&text, |mut fields| {
         let epoch = LeaderEpoch(fields.next()?.parse().ok()?);
         let start = parse_offset(fields.next()?)?;
@@ -80,7 +88,7 @@ pub fn read_epochs(fs: &dyn Fs, path: &Path) -> Result<Vec<(LeaderEpoch, Offset)
             return Err(malformed(path, what));
         }
     }
-    Ok(entries)
+    Ok(Some(entries))
 }
 
 /// Writes `leader-epoch-checkpoint` durably.
@@ -130,12 +138,11 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
 
 /// Reads a small file whole, or gives `None` if there is none. More than `bytes_max` is refused before it is read.
 pub(crate) fn read_small_file(fs: &dyn Fs, path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, IoError> {
-    let file = match fs.open(path, OpenMode::Read) {
-        Ok(file) => file,
+    let (file, len) = match fs.open_with_metadata(path, OpenMode::Read) {
+        Ok((file, metadata)) => (file, metadata.len),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).context("open", path),
     };
-    let len = file.metadata().context("look at", path)?.len;
     if len > bytes_max {
         let too_large =
             io::Error::new(io::ErrorKind::FileTooLarge, format!("{len} bytes, at most {bytes_max} expected"));

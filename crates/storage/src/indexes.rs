@@ -68,12 +68,11 @@ const TIME_ENTRY: u64 = TimeEntry::BYTES as u64;
 /// Reads an index file whole. No file of 2 GiB or more is an index.
 pub(crate) fn read_whole(place: &Place, base: Offset, kind: SegmentFile) -> Result<Option<Vec<u8>>, IoError> {
     let path = place.path(base, kind);
-    let file = match place.fs.open(&path, OpenMode::Read) {
-        Ok(file) => file,
+    let (file, len) = match place.fs.open_with_metadata(&path, OpenMode::Read) {
+        Ok((file, metadata)) => (file, metadata.len),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).context("open", &path),
     };
-    let len = file.metadata().context("read metadata of", &path)?.len;
     let Some(len) = u32::try_from(len).ok().filter(|len| *len <= BYTES_MAX) else { return Ok(None) };
     let mut bytes = vec![0; len as usize];
     let read = file.read_full_at(&mut bytes, 0).context("read", &path)?;
@@ -146,12 +145,11 @@ fn open_file<T>(
     open: impl FnOnce(Arc<dyn crate::fs::File>, u64) -> Result<T, IndexError>,
     damaged: impl FnOnce(IndexError) -> Option<io::Error>,
 ) -> io::Result<Option<T>> {
-    let file = match place.fs.open(&place.path(base, kind), OpenMode::Read) {
-        Ok(file) => file,
+    let (file, len) = match place.fs.open_with_metadata(&place.path(base, kind), OpenMode::Read) {
+        Ok((file, metadata)) => (file, metadata.len),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let len = file.metadata()?.len;
     match open(file, len) {
         Ok(index) => Ok(Some(index)),
         Err(error) => damaged(error).map_or(Ok(None), Err),

@@ -92,6 +92,7 @@ pub mod names;
 mod open_files;
 mod options;
 mod producers;
+mod read_once;
 mod reader;
 mod record;
 mod record_buffer;

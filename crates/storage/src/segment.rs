@@ -14,11 +14,12 @@ use crate::batch::{BatchHeader, BatchView};
 use crate::checkpoint::temporary_path;
 use crate::damage::KnownDamage;
 use crate::error::{DamageKind, Damaged, ReadError};
-use crate::fs::{File, Fs, OpenMode};
+use crate::fs::{File, Fs, Metadata, OpenMode};
 use crate::indexes::{FileIndexes, IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::open_files::{FileSlot, OpenFiles};
+use crate::read_once::ReadOnce;
 use crate::scan::{Found, Walk};
 use crate::survey::{Frame, Sound, Step, Stretch, Survey};
 use crate::transactions::SegmentTransactions;
@@ -133,11 +134,24 @@ impl Segment {
         segment.in_swap.store(waits_for_swap, Ordering::SeqCst);
         let path = segment.path();
         let metadata = if waits_for_swap {
-            segment.open_data().and_then(|file| file.metadata())
+            segment.open_data().map(|(_, metadata)| metadata)
         } else {
             segment.place.fs.metadata(&path)
         };
         segment.len.store(metadata.context("read metadata of", &path)?.len, Ordering::Release);
+        Ok(segment)
+    }
+
+    /// As [`Segment::found`], for the one that is read in several ways while the log is opened: its file is open, and
+    /// what is read of it is kept in memory, until it is [released](Segment::release_file).
+    pub(crate) fn found_open(place: Place, base: Offset, waits_for_swap: bool) -> Result<Self, IoError> {
+        let segment = Self::new(place, base, 0);
+        segment.in_swap.store(waits_for_swap, Ordering::SeqCst);
+        let (file, metadata) = segment.open_data().context_at("open", || segment.path())?;
+        let _ = segment.inode.set(metadata.inode);
+        segment.len.store(metadata.len, Ordering::Release);
+        segment.file.preset(Arc::new(ReadOnce::new(file, metadata.len)));
+        segment.place.open_files.admit(&segment.file);
         Ok(segment)
     }
 
@@ -192,8 +206,7 @@ impl Segment {
     /// Its data file. `NotFound` if it is gone, or if the name is another file's by now.
     pub(crate) fn file(&self) -> Result<Arc<dyn File>, IoError> {
         let open = || {
-            let file = self.open_data()?;
-            let inode = file.metadata()?.inode;
+            let (file, Metadata { inode, .. }) = self.open_data()?;
             if *self.inode.get_or_init(|| inode) != inode {
                 return Err(io::Error::new(io::ErrorKind::NotFound, "the name is another file's now"));
             }
@@ -202,18 +215,18 @@ impl Segment {
         self.file.get(&self.place.open_files, open).context_at("open", || self.path())
     }
 
-    fn open_data(&self) -> io::Result<Arc<dyn File>> {
+    fn open_data(&self) -> io::Result<(Arc<dyn File>, Metadata)> {
         let mode = if self.place.read_only { OpenMode::Read } else { OpenMode::ReadWrite };
         if self.in_swap.load(Ordering::SeqCst) {
             // First under the name that it will lose: between the two looks it may get the other one.
             let name =
                 SegmentFileName { base_offset: self.base, kind: SegmentFile::Log, state: SegmentFileState::Swap };
-            match self.place.fs.open(&self.place.dir.join(name.to_string()), mode) {
+            match self.place.fs.open_with_metadata(&self.place.dir.join(name.to_string()), mode) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 opened => return opened,
             }
         }
-        self.place.fs.open(&self.path(), mode)
+        self.place.fs.open_with_metadata(&self.path(), mode)
     }
 
     /// Whether its data file is open.

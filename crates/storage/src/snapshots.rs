@@ -33,12 +33,11 @@ pub(crate) fn list(place: &Place) -> Result<Vec<Offset>, IoError> {
 
 pub(crate) fn read(place: &Place, offset: Offset, max_producers: usize) -> Result<Option<ProducerTable>, IoError> {
     let path = place.path(offset, SegmentFile::ProducerSnapshot);
-    let file = match place.fs.open(&path, OpenMode::Read) {
-        Ok(file) => file,
+    let (file, len) = match place.fs.open_with_metadata(&path, OpenMode::Read) {
+        Ok((file, metadata)) => (file, metadata.len),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).context("open", &path),
     };
-    let len = file.metadata().context("read metadata of", &path)?.len;
     let Some(len) = usize::try_from(len).ok().filter(|_| len <= SNAPSHOT_BYTES_MAX) else { return Ok(None) };
     let mut bytes = vec![0; len];
     let read = file.read_full_at(&mut bytes, 0).context("read", &path)?;
@@ -67,7 +66,12 @@ pub(crate) fn says(place: &Place, at: Offset, snapshot: &[u8]) -> Result<bool, I
 
 /// Removes the snapshots that are not in `keep`.
 pub(crate) fn remove_unless(place: &Place, keep: impl Fn(Offset) -> bool) -> Result<(), IoError> {
-    for offset in list(place)?.into_iter().filter(|offset| !keep(*offset)) {
+    remove_of(place, list(place)?, keep)
+}
+
+/// Removes those of the `known` snapshots that are not in `keep`.
+pub(crate) fn remove_of(place: &Place, known: Vec<Offset>, keep: impl Fn(Offset) -> bool) -> Result<(), IoError> {
+    for offset in known.into_iter().filter(|offset| !keep(*offset)) {
         place.remove(&place.path(offset, SegmentFile::ProducerSnapshot))?;
     }
     Ok(())
@@ -81,6 +85,9 @@ fn replay(
     table: &mut ProducerTable,
 ) -> Result<Vec<CompletedTransaction>, ReadError> {
     let mut ended = Vec::new();
+    if from >= end {
+        return Ok(ended);
+    }
     for (segment, next) in segments.holding_with_next(from).take_while(|(segment, _)| segment.base() < end) {
         let first = segment.locate_where(from, |header| header.last_offset() >= from)?;
         let Some(Located { position, .. }) = first else { continue };
@@ -155,8 +162,19 @@ pub(crate) fn reload(
     end: Offset,
     max_producers: usize,
 ) -> Result<Reloaded, ReadError> {
+    reload_from(place, &list(place)?, segments, end, max_producers)
+}
+
+/// As [`reload`], where the snapshots in the directory are `known`, by rising offset.
+pub(crate) fn reload_from(
+    place: &Place,
+    known: &[Offset],
+    segments: &Segments,
+    end: Offset,
+    max_producers: usize,
+) -> Result<Reloaded, ReadError> {
     let (mut found, mut unusable) = (None, Vec::new());
-    for offset in list(place)?.into_iter().rev().filter(|offset| *offset <= end) {
+    for &offset in known.iter().rev().filter(|offset| **offset <= end) {
         found = read(place, offset, max_producers)?.map(|producers| (offset, producers));
         if found.is_some() {
             break;

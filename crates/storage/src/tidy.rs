@@ -23,6 +23,8 @@ const METADATA_FILE: &str = "partition.metadata";
 pub(crate) struct Tidied {
     /// The files of each segment that has a data file.
     pub(crate) segments: BTreeMap<Offset, Vec<SegmentFile>>,
+    /// The offsets of the snapshots of producers, rising.
+    pub(crate) snapshots: Vec<Offset>,
     /// Segments whose files wait for their final names.
     pub(crate) swapped: BTreeSet<Offset>,
     /// Files of interrupted work that are to be removed or put in place.
@@ -78,6 +80,7 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
         if fates.of_file(&name) == Fate::Removed {
             tidied.remove(name.to_string());
         } else {
+            tidied.note_snapshot(&name);
             live.entry(name.base_offset).or_default().push(name.kind);
         }
     }
@@ -88,11 +91,14 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
     }
     for name in swapped {
         tidied.leftovers.push(name.to_string());
+        tidied.note_snapshot(&name);
         tidied.changes.push(Change::PutInPlace(name));
         tidied.swapped.insert(name.base_offset);
         live.entry(name.base_offset).or_default().push(name.kind);
     }
 
+    tidied.snapshots.sort_unstable();
+    tidied.snapshots.dedup();
     for (base, kinds) in live {
         if kinds.contains(&SegmentFile::Log) {
             tidied.segments.insert(base, kinds);
@@ -125,6 +131,12 @@ impl Tidied {
     fn remove(&mut self, name: String) {
         self.leftovers.push(name.clone());
         self.changes.push(Change::Remove(name));
+    }
+
+    fn note_snapshot(&mut self, name: &SegmentFileName) {
+        if name.kind == SegmentFile::ProducerSnapshot {
+            self.snapshots.push(name.base_offset);
+        }
     }
 }
 

@@ -221,12 +221,11 @@ fn unless_damaged<T>(found: Result<T, ReadError>) -> Result<Option<T>, ReadError
 /// transactions: Kafka creates it with the first.
 fn load(place: &Place, base: Offset, end: Offset) -> Result<Option<Aborted>, IoError> {
     let path = place.path(base, SegmentFile::TransactionIndex);
-    let file = match place.fs.open(&path, OpenMode::Read) {
-        Ok(file) => file,
+    let (file, len) = match place.fs.open_with_metadata(&path, OpenMode::Read) {
+        Ok((file, metadata)) => (file, metadata.len),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Some(Aborted::Memory(Vec::new()))),
         Err(error) => return Err(error).context("open", &path),
     };
-    let len = file.metadata().context("read metadata of", &path)?.len;
     match SealedTransactionIndex::open(file, len, base, end) {
         Ok(index) => Ok(Some(Aborted::File(index))),
         Err(IndexError::Fault(_)) => Ok(None),

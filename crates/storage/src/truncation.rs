@@ -377,6 +377,7 @@ pub(crate) fn resume(
         }
         let from = writer.indexes().offsets.last().map_or(0, |last| u64::from(last.position));
         let frame = Frame { position: from, ..Frame::whole(segment.base(), len, Offset::MAX) };
+        let frame = if from > 0 { frame.small() } else { frame };
         let mut survey = Survey::new(&*file, frame).passing_over(segment.known_damage().all());
         loop {
             match survey.step().context("read", &segment.path())? {

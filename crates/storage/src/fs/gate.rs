@@ -57,6 +57,12 @@ impl Fs for Gate {
         self.guard(self.inner.open(path, mode))
     }
 
+    fn open_with_metadata(&self, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn File>, Metadata)> {
+        let _pass = self.switch.pass()?;
+        let (file, metadata) = self.inner.open_with_metadata(path, mode)?;
+        Ok((self.guard(Ok(file))?, metadata))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let _pass = self.switch.pass()?;
         self.inner.rename(from, to)

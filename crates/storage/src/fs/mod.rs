@@ -109,6 +109,14 @@ pub trait Fs: Send + Sync + fmt::Debug {
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
+    /// Opens a file and tells the facts about it, as [`Fs::open`] and [`File::metadata`] do one after the other: for file
+    /// systems that learn them by opening.
+    fn open_with_metadata(&self, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn File>, Metadata)> {
+        let file = self.open(path, mode)?;
+        let metadata = file.metadata()?;
+        Ok((file, metadata))
+    }
+
     /// Renames a file or directory, replacing a file at `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 

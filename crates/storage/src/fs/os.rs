@@ -46,8 +46,13 @@ impl OsFs {
 
 impl Fs for OsFs {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let file = open_regular(path, mode)?;
+        let (file, _) = open_regular(path, mode)?;
         Ok(Arc::new(OsFile { file }))
+    }
+
+    fn open_with_metadata(&self, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn File>, Metadata)> {
+        let (file, metadata) = open_regular(path, mode)?;
+        Ok((Arc::new(OsFile { file }), metadata_of(&metadata)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -80,7 +85,9 @@ impl Fs for OsFs {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            entries.push(DirEntry { name: entry.file_name().to_string_lossy().into_owned(), kind });
+            let name = entry.file_name().into_string();
+            let name = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
+            entries.push(DirEntry { name, kind });
         }
         Ok(entries)
     }
@@ -150,7 +157,7 @@ impl File for OsFile {
 }
 
 /// Opens a regular file and nothing else: a link is not followed, a pipe does not block the open.
-fn open_regular(path: &Path, mode: OpenMode) -> io::Result<fs::File> {
+fn open_regular(path: &Path, mode: OpenMode) -> io::Result<(fs::File, fs::Metadata)> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK));
     match mode {
@@ -166,10 +173,11 @@ fn open_regular(path: &Path, mode: OpenMode) -> io::Result<fs::File> {
         }
     }
     let file = options.open(path)?;
-    if !file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    Ok(file)
+    Ok((file, metadata))
 }
 
 /// Brings what was written to the medium itself.

@@ -27,6 +27,9 @@ use crate::{Offset, TopicId};
 impl Examined {
     /// Makes the directory what the plan says, and a log of it.
     pub(super) fn apply(mut self, state: StateFile, topic_id: TopicId) -> Result<(Log, RecoveryReport), OpenError> {
+        if self.plan.changes_snapshots() {
+            self.snapshots = None;
+        }
         if let Err(error) = self.change() {
             if let OpenError::Io(error) = &error
                 && error.is_failed_sync()
@@ -239,7 +242,7 @@ impl Examined {
                 written => written.map(|()| true)?,
             };
         }
-        let known = snapshots::list(&self.place)?;
+        let known = self.snapshots.take().map_or_else(|| snapshots::list(&self.place), Ok)?;
         let past_end = known.iter().filter(|offset| **offset > self.end).count();
         // A snapshot serves where a truncation or a scan may begin: at a segment's base, and at the end. Each clean close
         // leaves one at its end, which the next makes superfluous.
@@ -247,7 +250,7 @@ impl Examined {
         // Where the log begins anew, what was known further below may be outdated.
         let latest = latest.filter(|latest| !self.plan.creates || *latest == self.end);
         let bases: BTreeSet<Offset> = self.segments.iter().map(|segment| segment.base()).collect();
-        snapshots::remove_unless(&self.place, |offset| Some(offset) == latest || bases.contains(&offset))?;
+        snapshots::remove_of(&self.place, known, |offset| Some(offset) == latest || bases.contains(&offset))?;
         self.report.snapshots_removed += u32::try_from(past_end).unwrap_or(u32::MAX);
 
         // Before the first append: a recovery point, or a clean flag, above what is left of the log would make the next

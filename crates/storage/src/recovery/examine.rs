@@ -1,6 +1,5 @@
 //! Reading what is in a log's directory, to find out where the log begins and ends and what is wrong with it.
 
-use std::io;
 use std::sync::Arc;
 
 use super::plan::{Plan, Repair};
@@ -39,6 +38,8 @@ pub(super) struct Examined {
     pub(super) plan: Plan,
     /// What stays, with the length that stays.
     pub(super) segments: Vec<Arc<Segment>>,
+    /// The offsets of the producers' snapshots, rising, while nothing of the plan is done that changes them.
+    pub(super) snapshots: Option<Vec<Offset>>,
     /// Segments without index files.
     pub(super) unindexed: Vec<Offset>,
     pub(super) epochs: Option<EpochHistory>,
@@ -67,10 +68,11 @@ impl Examined {
     pub(super) fn new(place: Place, options: LogOptions, tidied: Tidied) -> Result<Self, OpenError> {
         let mut segments = Vec::with_capacity(tidied.segments.len());
         let mut unindexed = Vec::new();
+        let last = tidied.segments.last_key_value().map(|(base, _)| *base);
         for (base, kinds) in &tidied.segments {
             let waits_for_swap = place.read_only && tidied.swapped.contains(base);
-            let segment = Segment::found(place.clone(), *base, waits_for_swap)?;
-            segments.push(Arc::new(segment));
+            let found = if Some(*base) == last { Segment::found_open } else { Segment::found };
+            segments.push(Arc::new(found(place.clone(), *base, waits_for_swap)?));
             if [SegmentFile::OffsetIndex, SegmentFile::TimeIndex].iter().any(|kind| !kinds.contains(kind)) {
                 unindexed.push(*base);
             }
@@ -85,6 +87,7 @@ impl Examined {
             report,
             plan: Plan::default(),
             segments,
+            snapshots: Some(tidied.snapshots),
             unindexed,
             epochs: None,
             epochs_on_disk: None,
@@ -266,17 +269,11 @@ impl Examined {
 
     fn read_epochs(&mut self) -> Result<(), OpenError> {
         let path = self.place.dir.join(EPOCHS_FILE);
-        let is_there = match self.place.fs.metadata(&path) {
-            Ok(_) => true,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(error).context("read metadata of", &path)?,
-        };
-        let entries = match checkpoint::read_epochs(&*self.place.fs, &path) {
-            Ok(entries) => EpochHistory::from_entries(entries).ok(),
+        self.epochs_on_disk = match checkpoint::read_epochs_if_there(&*self.place.fs, &path) {
+            Ok(entries) => entries.and_then(|entries| EpochHistory::from_entries(entries).ok()),
             Err(CheckpointError::Malformed { .. }) => None,
             Err(CheckpointError::Io(error)) => return Err(error.into()),
         };
-        self.epochs_on_disk = entries.filter(|_| is_there);
         self.epochs = self.epochs_on_disk.clone();
         // A file that was emptied reads as an empty history, which no log with batches of a leader has.
         if self.epochs.as_ref().is_some_and(EpochHistory::is_empty) && self.first_epoch()?.is_some() {
@@ -334,6 +331,8 @@ impl Examined {
             epochs: epochs.as_ref().map(|epochs| (epochs, epochs_upto)),
             ..Frame::whole(base, len, limit)
         };
+        // Behind an entry there is little left.
+        let frame = if from > 0 { frame.small() } else { frame };
         let mut survey = Survey::new(&*file, frame);
         let mut end = base;
         let mut rotten = Vec::new();
@@ -446,7 +445,12 @@ impl Examined {
 
     /// Returns whether there was no snapshot where one should be.
     fn load_producers_from(&mut self, segments: &Segments, at: Offset) -> Result<bool, OpenError> {
-        let reloaded = snapshots::reload(&self.place, segments, at, self.options.max_producer_ids).map_err(unread)?;
+        let max_producers = self.options.max_producer_ids;
+        let reloaded = match &self.snapshots {
+            Some(known) => snapshots::reload_from(&self.place, known, segments, at, max_producers),
+            None => snapshots::reload(&self.place, segments, at, max_producers),
+        };
+        let reloaded = reloaded.map_err(unread)?;
         self.plan.unusable_snapshots.extend(&reloaded.unusable);
         self.report.producers_rebuilt |= reloaded.without_snapshot;
         (self.producers, self.ended) = (reloaded.producers, reloaded.ended);

@@ -65,6 +65,10 @@ pub(crate) fn open_read_only(
     for repair in &plan.repairs {
         repair.leave(&segments, &mut report);
     }
+    // What was kept of their files may change from now on.
+    for segment in &segments {
+        segment.release_file();
+    }
     (report.start, report.end) = (start, end);
     report.segments = u32::try_from(segments.len()).unwrap_or(u32::MAX);
     let epochs = epochs.get_or_insert_default();

@@ -36,6 +36,14 @@ pub(super) struct Plan {
     pub(super) scanned_from: Option<usize>,
 }
 
+impl Plan {
+    /// Whether carrying it out writes or removes snapshots of the producers.
+    pub(super) fn changes_snapshots(&self) -> bool {
+        let Self { unusable_snapshots, removed, snapshots, write_producers, .. } = self;
+        !unusable_snapshots.is_empty() || !removed.is_empty() || !snapshots.is_empty() || *write_producers
+    }
+}
+
 /// Intact batches behind damage, in what is to be cut off.
 #[derive(Debug)]
 pub(super) struct Aside {
