@@ -18,6 +18,8 @@ pub struct IndexBytes {
 }
 
 enum Source {
+    /// There is nothing to read, and nothing to hold a descriptor for.
+    Empty,
     Map(Mapped),
     File(Arc<dyn File>),
 }
@@ -25,6 +27,7 @@ enum Source {
 impl fmt::Debug for IndexBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let source = match self.source {
+            Source::Empty => "nothing",
             Source::Map(_) => "map",
             Source::File(_) => "file",
         };
@@ -41,12 +44,13 @@ impl IndexBytes {
         if file.metadata()?.len < len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // An empty map is an error on most systems, and of no use on the others.
-        let map = match usize::try_from(len) {
-            Ok(bytes) if bytes > 0 => file.map(bytes)?,
-            _ => None,
+        let source = match usize::try_from(len) {
+            // An empty map is an error on most systems. The file is let go here as well.
+            Ok(0) => Source::Empty,
+            Ok(bytes) => file.map(bytes)?.map_or(Source::File(file), Source::Map),
+            Err(_) => Source::File(file),
         };
-        Ok(Self { source: map.map_or(Source::File(file), Source::Map), len })
+        Ok(Self { source, len })
     }
 
     /// The number of bytes.
@@ -77,6 +81,8 @@ impl IndexBytes {
         let end = position.checked_add(buffer.len() as u64).filter(|&end| end <= self.len);
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
         match &self.source {
+            // Nothing is all that lies within it.
+            Source::Empty => Ok(()),
             Source::Map(map) => {
                 let range = usize::try_from(position).ok().zip(usize::try_from(end).ok());
                 let bytes = range.and_then(|(start, end)| map.get(start..end)).ok_or(io::ErrorKind::UnexpectedEof)?;

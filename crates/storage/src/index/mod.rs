@@ -121,24 +121,29 @@ fn relative(base: Offset, offset: Offset) -> Result<u32, IndexAppendError> {
 }
 
 /// Words in the first block; each further one has twice as many as the one before.
-const FIRST_BLOCK_WORDS: usize = 64;
-/// Enough blocks for any index: 64 * (2^25 - 1) words are 16 GiB, and an index file ends at 2 GiB.
-const BLOCKS: usize = 25;
+const FIRST_BLOCK_WORDS: usize = 8;
+/// Enough blocks for any index: 8 * (2^28 - 1) words are 16 GiB, and an index file ends at 2 GiB.
+const BLOCKS: usize = 28;
 
 /// A growing array of words that one writer appends to while others read, without locks.
 ///
 /// Words never move once written, so a reader needs only a length, which is published after them. After
 /// [`Words::truncate`] and new appends a reader may see a word of either time: callers notice by other means (the
 /// engine's generation), here it is only made sure that such a read is harmless.
+///
+/// Most logs are idle with few entries or none: the table of further blocks is made with the first of them.
 #[derive(Debug)]
 struct Words {
-    blocks: [OnceLock<Box<[AtomicU64]>>; BLOCKS],
+    first: Block,
+    further: OnceLock<Box<[Block; BLOCKS - 1]>>,
     len: AtomicUsize,
 }
 
+type Block = OnceLock<Box<[AtomicU64]>>;
+
 impl Words {
     fn new() -> Self {
-        Self { blocks: [const { OnceLock::new() }; BLOCKS], len: AtomicUsize::new(0) }
+        Self { first: OnceLock::new(), further: OnceLock::new(), len: AtomicUsize::new(0) }
     }
 
     /// The number of words published.
@@ -150,7 +155,11 @@ impl Words {
     /// A word below a length that was published; 0 for others.
     fn get(&self, index: usize) -> u64 {
         let (block, at) = Self::place(index);
-        let word = self.blocks.get(block).and_then(OnceLock::get).and_then(|block| block.get(at));
+        let block = match block.checked_sub(1) {
+            None => Some(&self.first),
+            Some(further) => self.further.get().and_then(|blocks| blocks.get(further)),
+        };
+        let word = block.and_then(OnceLock::get).and_then(|block| block.get(at));
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
@@ -159,8 +168,12 @@ impl Words {
         let len = self.len();
         for (index, word) in (len..).zip(words) {
             let (block, at) = Self::place(index);
-            let Some(block_cell) = self.blocks.get(block) else { return };
-            let block = block_cell
+            let cell = match block.checked_sub(1) {
+                None => Some(&self.first),
+                Some(at) => self.further.get_or_init(|| Box::new([const { OnceLock::new() }; BLOCKS - 1])).get(at),
+            };
+            let Some(cell) = cell else { return };
+            let block = cell
                 .get_or_init(|| std::iter::repeat_with(AtomicU64::default).take(FIRST_BLOCK_WORDS << block).collect());
             if let Some(slot) = block.get(at) {
                 slot.store(word, Ordering::Relaxed);
