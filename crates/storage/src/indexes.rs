@@ -121,12 +121,12 @@ impl Indexes {
         }))
     }
 
-    /// Where to begin to look for the first record with this timestamp or a later one.
-    pub(crate) fn offset_before(&self, timestamp: TimestampMs) -> io::Result<Offset> {
-        Ok(match self {
-            Self::Memory(indexes) => indexes.times.lookup(timestamp).offset,
-            Self::Files(indexes) => indexes.times.lookup(timestamp)?.offset,
-        })
+    /// The entry whose offset is where to begin to look for the first record with this timestamp or a later one.
+    pub(crate) fn time_before(&self, timestamp: TimestampMs) -> io::Result<TimeEntry> {
+        match self {
+            Self::Memory(indexes) => Ok(indexes.times.lookup(timestamp)),
+            Self::Files(indexes) => indexes.times.lookup(timestamp),
+        }
     }
 
     /// The last time entry: of a sealed segment, its largest timestamp.

@@ -314,7 +314,7 @@ impl ScrubJob {
         let found = indexes.position_of(last).context("read an index of", &path)?;
         let is_start = found == *position
             || (found < *position && self.progress.last_batch.is_none_or(|last_batch| found <= last_batch));
-        let before = indexes.offset_before(*max_timestamp).context("read an index of", &path)?;
+        let before = indexes.time_before(*max_timestamp).context("read an index of", &path)?.offset;
         Ok(is_start && before <= last)
     }
 }

@@ -15,6 +15,7 @@ use crate::checkpoint::temporary_path;
 use crate::damage::KnownDamage;
 use crate::error::{DamageKind, Damaged, ReadError};
 use crate::fs::{File, Fs, Metadata, OpenMode};
+use crate::index::TimeEntry;
 use crate::indexes::{FileIndexes, IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
@@ -316,16 +317,26 @@ impl Segment {
     /// Whether the batch that the last time entry names has that time. The order of entries does not tell: a single one
     /// may say anything.
     pub(crate) fn confirms_last_time(&self, indexes: &Indexes) -> Result<bool, ReadError> {
-        let Some(last) = indexes.last_time().context_at("read an index of", || self.path())? else { return Ok(true) };
-        let from = indexes.position_of(last.offset).context_at("read an index of", || self.path())?;
+        match indexes.last_time().context_at("read an index of", || self.path())? {
+            Some(last) => self.confirms_time(indexes, last),
+            None => Ok(true),
+        }
+    }
+
+    /// Whether the batch that a time entry names has that time.
+    fn confirms_time(&self, indexes: &Indexes, entry: TimeEntry) -> Result<bool, ReadError> {
+        let from = indexes.position_of(entry.offset).context_at("read an index of", || self.path())?;
         let file = self.file()?;
         let mut walk = Walk::small(&*file, from, self.len());
+        let mut is_first = from > 0;
         loop {
             match walk.next_header().context_at("read", || self.path())? {
-                Found::Batch(_, header) if header.last_offset() >= last.offset => {
-                    return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
+                // What an entry points at between batches looks like damage.
+                Found::Bad(..) if is_first => return Ok(false),
+                Found::Batch(_, header) if header.last_offset() >= entry.offset => {
+                    return Ok(header.base_offset() <= entry.offset && header.max_timestamp() == entry.timestamp);
                 }
-                Found::Batch(..) => {}
+                Found::Batch(..) => is_first = false,
                 Found::End => return Ok(false),
                 Found::Bad(..) => break,
             }
@@ -333,11 +344,11 @@ impl Segment {
         let mut survey = self.survey(&*file, from, Offset::MAX);
         loop {
             match survey.step().context_at("read", || self.path())? {
-                Step::Batch(Sound { header, .. }) if header.last_offset() >= last.offset => {
-                    return Ok(header.base_offset() <= last.offset && header.max_timestamp() == last.timestamp);
+                Step::Batch(Sound { header, .. }) if header.last_offset() >= entry.offset => {
+                    return Ok(header.base_offset() <= entry.offset && header.max_timestamp() == entry.timestamp);
                 }
                 // Nothing says otherwise, and the indexes could not be built any better.
-                Step::Damage(stretch) if stretch.offsets.contains(&last.offset) => return Ok(true),
+                Step::Damage(stretch) if stretch.offsets.contains(&entry.offset) => return Ok(true),
                 Step::Batch(_) | Step::Damage(_) => {}
                 Step::Zeros(_) | Step::End => return Ok(false),
             }
@@ -392,8 +403,19 @@ impl Segment {
 
     /// Where to begin to look for the first record with this timestamp or a later one.
     pub(crate) fn offset_before(&self, timestamp: TimestampMs) -> Result<Offset, ReadError> {
-        let before = self.indexes()?.offset_before(timestamp).context_at("read an index of", || self.path())?;
-        Ok(before)
+        let look_up = |indexes: &Indexes| indexes.time_before(timestamp).context_at("read an index of", || self.path());
+        let indexes = self.indexes()?;
+        let before = look_up(&indexes)?;
+        if before.timestamp == TimestampMs::NONE || self.confirms_time(&indexes, before)? {
+            return Ok(before.offset);
+        }
+        // Of the entries only the last was held against a batch: one before it may be of another time or offset, and the
+        // records passed over for it would not be found.
+        match &indexes {
+            Indexes::Files(bad) => Ok(look_up(&self.rebuild_wrong_indexes(bad)?)?.offset),
+            // Those of the active segment, from their files: all of it is looked through.
+            Indexes::Memory(_) => Ok(self.base),
+        }
     }
 
     /// Builds indexes in place of those in files, which are wrong: the log has the last word. Somebody else may have found
