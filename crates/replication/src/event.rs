@@ -494,8 +494,6 @@ pub enum Output {
         /// Why.
         why: CutReason,
     },
-    /// *Log*: nothing below this is needed any more.
-    AdvanceStart(Offset),
     /// *Log*: flush, then report `Flushed`.
     Flush,
     /// *Log*: as `Flush`, with everything that lets recovery begin after it. Nobody waits for it.

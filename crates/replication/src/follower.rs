@@ -17,8 +17,8 @@ pub(crate) struct Follower {
 pub(crate) enum FollowerStep {
     /// This fetch is out. Replies to others are late and mean nothing.
     Fetching(FetchPlan),
-    /// Records are being appended.
-    Appending { leader_high_watermark: Offset, leader_log_start: Offset },
+    /// The leader's start is being taken over and its records appended.
+    Appending { leader_high_watermark: Offset },
     /// The log is being cut; it was like this before.
     Cutting { end: Offset, latest_epoch: LeaderEpoch },
     /// The next fetch would acknowledge what is not flushed yet.

@@ -26,11 +26,22 @@ pub(crate) struct Leader {
 #[derive(Clone, Debug, Default)]
 struct Progress {
     log_end: Option<Offset>,
+    /// Whether we know that what it holds below `log_end` is ours, all of it (see [`vouches`](crate::vouches)).
+    vouched: bool,
     /// Our log end at its last fetch, and when that was: if its next fetch begins there, it had everything then.
     leader_end_at_last_fetch: Offset,
     last_fetch: Option<TimestampMs>,
     last_caught_up: Option<TimestampMs>,
     broker_epoch: Option<BrokerEpoch>,
+}
+
+/// What a fetch of a follower shows of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) broker_epoch: Option<BrokerEpoch>,
+    /// Where it goes on: it has everything below.
+    pub(crate) end: Offset,
+    pub(crate) vouched: bool,
 }
 
 /// A proposal on its way.
@@ -89,15 +100,9 @@ impl Leader {
         matches!((known, broker_epoch), (Some(known), Some(asked)) if asked < known)
     }
 
-    /// A follower asked for `from`: it has everything below. (Kafka's `Replica.updateFetchStateOrThrow`.)
-    pub(crate) fn fetched(
-        &mut self,
-        now: TimestampMs,
-        id: BrokerId,
-        broker_epoch: Option<BrokerEpoch>,
-        from: Offset,
-        leader_end: Offset,
-    ) {
+    /// A follower fetched. (Kafka's `Replica.updateFetchStateOrThrow`.)
+    pub(crate) fn fetched(&mut self, now: TimestampMs, id: BrokerId, shown: Shown, leader_end: Offset) {
+        let Shown { broker_epoch, end, vouched } = shown;
         let Some(progress) = self.followers.get_mut(&id) else { return };
         if broker_epoch > progress.broker_epoch {
             // Another life: it may have lost what it acknowledged. Nothing of the old one counts.
@@ -106,15 +111,16 @@ impl Leader {
             }
             progress.broker_epoch = broker_epoch;
         }
-        let caught_up = if from >= leader_end {
+        let caught_up = if end >= leader_end {
             Some(now)
-        } else if from >= progress.leader_end_at_last_fetch {
+        } else if end >= progress.leader_end_at_last_fetch {
             progress.last_fetch
         } else {
             None
         };
         progress.last_caught_up = progress.last_caught_up.max(caught_up);
-        progress.log_end = Some(from);
+        progress.log_end = Some(end);
+        progress.vouched = vouched;
         progress.leader_end_at_last_fetch = progress.leader_end_at_last_fetch.max(leader_end);
         progress.last_fetch = Some(now);
     }
@@ -163,7 +169,8 @@ impl Leader {
     ) -> Option<BrokerEpoch> {
         let progress = self.followers.get(&id)?;
         let reached = progress.log_end.is_some_and(|end| end >= high_watermark && end >= self.epoch_start);
-        live.get(&id).copied().filter(|_| reached && progress.is_eligible(id, live))
+        let holds_ours = reached && progress.vouched;
+        live.get(&id).copied().filter(|_| holds_ours && progress.is_eligible(id, live))
     }
 
     /// The members that have been behind for longer than the lag time.

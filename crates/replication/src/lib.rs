@@ -27,6 +27,8 @@
 //! * The *high watermark* is the smallest log end over the maximal in-sync set: while a change of the set is under way,
 //!   the larger one. It does not move while the committed set is below `min.insync.replicas`. Consumers never see a
 //!   record at or above it.
+//! * A follower joins the in-sync set when it has reached the high watermark and the start of the leader's epoch, and
+//!   the leader can [vouch](vouches) for what it holds.
 //! * A follower cuts its log where its history of leader epochs differs from the leader's ([`fit`], [`cut_for`]), never
 //!   at its high watermark.
 //! * Everything carries the leader epoch it was said in; what belongs to another one changes nothing.
@@ -60,7 +62,7 @@ pub use event::{
     ProduceResult, Produced, Role, Status, Which,
 };
 pub use highwater_storage::EpochEnd;
-pub use lineage::{Fit, LogView, cut_for, fit};
+pub use lineage::{Fit, LogView, cut_for, fit, vouches};
 pub use partition::{Effect, Partition, ProduceError};
 pub use quorum::{needed_in_sync, smallest_end};
 pub use replica::{AppendedBatch, Input, Replica, ReplyHead, ReplyStep};

@@ -16,6 +16,8 @@ pub trait LogView {
     fn end(&self) -> Offset;
     /// Everything below is on disk.
     fn flushed(&self) -> Offset;
+    /// The first epoch in the log's history, or [`LeaderEpoch::NONE`]: which were before, the log does not know.
+    fn first_epoch(&self) -> LeaderEpoch;
     /// The latest epoch in the log's history, or [`LeaderEpoch::NONE`].
     fn latest_epoch(&self) -> LeaderEpoch;
     /// The last epoch at or below `epoch`, and where it ends here.
@@ -54,6 +56,21 @@ pub fn fit(log: &dyn LogView, last_fetched_epoch: Option<LeaderEpoch>, from: Off
         }
     }
     if from < log.start() || from > log.end() { Fit::OutOfRange } else { Fit::Fits }
+}
+
+/// Whether all that the log of an asker holds is ours, given that its end [fits](Fit::Fits).
+///
+/// Below our start we know nothing: neither records nor epochs are left there. An asker whose last epoch is older than our
+/// first one fits at our very start whatever its history was, so what it holds below may be records that never were
+/// committed, at offsets where ours were. Kafka answers such an asker the same and counts it as in sync (its
+/// `isFollowerInSync` looks at the end only); elected, it shows those records to consumers. Two cases are certain:
+///
+/// * it holds nothing below our start;
+/// * its last epoch is in our history. Then it has records that were written after the ones below our start, and it took
+///   over the start of whom it had them from before it stored them.
+pub fn vouches(log: &dyn LogView, last_fetched_epoch: Option<LeaderEpoch>, log_start: Offset) -> bool {
+    let first = log.first_epoch();
+    log_start >= log.start() || last_fetched_epoch.is_some_and(|last| first.is_some() && last >= first)
 }
 
 /// Where a follower whose log is `log` cuts after the leader's answer.

@@ -83,6 +83,10 @@ impl LogView for ModelLog {
         Offset(self.flushed)
     }
 
+    fn first_epoch(&self) -> LeaderEpoch {
+        self.epochs.entries().first().map_or(LeaderEpoch::NONE, |&(epoch, _)| epoch)
+    }
+
     fn latest_epoch(&self) -> LeaderEpoch {
         self.epochs.latest()
     }

@@ -114,6 +114,10 @@ impl LogView for Log {
         Self::flushed(self)
     }
 
+    fn first_epoch(&self) -> LeaderEpoch {
+        self.epochs().first().map_or(LeaderEpoch::NONE, |&(epoch, _)| epoch)
+    }
+
     fn latest_epoch(&self) -> LeaderEpoch {
         Self::latest_epoch(self)
     }
@@ -284,8 +288,9 @@ impl Partition {
             diverging: came.diverging,
         });
         let step = self.replica.take_reply(now, &self.log, &reply.plan, head);
-        if let (ReplyStep::Append { leader_epoch }, Ok(came)) = (step, reply.result) {
-            self.replicate(now, leader_epoch, came.records);
+        if let (ReplyStep::Append { leader_epoch, log_start }, Ok(came)) = (step, reply.result) {
+            let input = self.replicate(now, leader_epoch, log_start, came.records);
+            self.replica.handle(now, &self.log, input);
         }
         self.settle(now);
     }
@@ -382,19 +387,34 @@ impl Partition {
         self.handle(now, Input::LogFailed(FenceReason::Log { verb, cause }));
     }
 
-    /// Appends what the leader sent. What it would not have sent in this epoch is refused, whole.
-    fn replicate(&mut self, now: TimestampMs, leader_epoch: LeaderEpoch, records: &[u8]) {
+    /// Takes over the leader's start, durably, and then appends what it sent. What it would not have sent in this epoch is
+    /// refused, whole.
+    fn replicate(
+        &mut self,
+        now: TimestampMs,
+        leader_epoch: LeaderEpoch,
+        log_start: Offset,
+        records: &[u8],
+    ) -> Input<'static> {
         let foreign = |header_epoch: LeaderEpoch| header_epoch > leader_epoch;
         let refused = batches(records).any(|batch| batch.is_ok_and(|batch| foreign(batch.header().leader_epoch())));
         if refused {
-            return self.replica.handle(now, &self.log, Input::ReplicatedRefused);
+            return Input::ReplicatedRefused;
         }
-        let input = match self.log.append_replicated(now, records) {
+        match self.log.advance_start(log_start) {
+            Ok(_) => {}
+            Err(TruncateError::Closed(fence)) => {
+                let (verb, cause) = ("advance its start", fence.to_string());
+                return Input::LogFailed(FenceReason::Log { verb, cause });
+            }
+            // Nothing was changed, and nothing may be appended before it is.
+            Err(_) => return Input::ReplicatedRefused,
+        }
+        match self.log.append_replicated(now, records) {
             Ok(_) => Input::Replicated,
             // Damaged on the way, or no room: nothing is lost by asking again.
             Err(_) => Input::ReplicatedRefused,
-        };
-        self.replica.handle(now, &self.log, input);
+        }
     }
 
     /// Carries out what the replica wants until it wants nothing more, then checks the invariants, and whether the log
@@ -435,11 +455,6 @@ impl Partition {
             },
             Output::Truncate { to, why } => self.cut(now, why, |log| log.truncate_to(to).map(drop)),
             Output::Reset { start, why } => self.cut(now, why, |log| log.reset_to(start).map(drop)),
-            Output::AdvanceStart(to) => match self.log.advance_start(to) {
-                Err(TruncateError::Closed(fence)) => failed("advance its start", fence.to_string()),
-                // It is tried again with the next reply.
-                Ok(_) | Err(_) => None,
-            },
             Output::Flush => self.sync(Sync::Records),
             Output::Checkpoint => self.sync(Sync::Checkpoint),
             Output::UncleanElection => {
@@ -539,7 +554,6 @@ impl Partition {
             Output::AssignEpoch { .. }
             | Output::Truncate { .. }
             | Output::Reset { .. }
-            | Output::AdvanceStart(_)
             | Output::Flush
             | Output::Checkpoint
             | Output::UncleanElection => return,

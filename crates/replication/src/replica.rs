@@ -43,7 +43,8 @@ pub enum Input<'a> {
     },
     /// Records of a fetch reply were appended; the log's end is the new one.
     Replicated,
-    /// Records of a fetch reply were not acceptable (damaged on the way, not continuing the log) and not stored.
+    /// Records of a fetch reply were not acceptable (damaged on the way, not continuing the log) and not stored, or the
+    /// log's start could not be moved.
     ReplicatedRefused,
     /// The log was cut as asked.
     CutDone,
@@ -117,10 +118,16 @@ enum RoleState {
 /// Whether the records of a fetch reply are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyStep {
-    /// Append them, refusing batches of a later epoch than this, then report `Replicated` or `ReplicatedRefused`.
+    /// Move the log's start up to `log_start`, durably, and only then append them, refusing batches of a later epoch than
+    /// `leader_epoch`; then report `Replicated` or `ReplicatedRefused`.
+    ///
+    /// The order matters at a crash: with a record of the leader's a log is taken for the leader's all along, and what
+    /// it holds below the leader's start nobody has compared (see [`vouches`](crate::vouches)).
     Append {
         /// The epoch the fetch was made in.
         leader_epoch: LeaderEpoch,
+        /// Where the log is to start at least. At or below its start there is nothing to do.
+        log_start: Offset,
     },
     /// There is nothing to append.
     Done,
@@ -175,7 +182,7 @@ impl Replica {
             }
             Input::IsrDecided { proposal, decision } => self.decided(now, log, proposal, decision),
             Input::Replicated => self.replicated(now, log),
-            Input::ReplicatedRefused => self.back_off(now),
+            Input::ReplicatedRefused => self.replication_refused(now, log),
             Input::CutDone => self.cut_done(now, log),
             Input::Flushed => self.flushed(now, log),
             Input::LogFailed(reason) => self.fence(reason),

@@ -31,9 +31,11 @@ impl Replica {
             }
             Ok(_) if from != log.end() => self.fetch_on(now, log),
             Ok(ReplyHead { high_watermark, log_start, diverging: None }) => {
-                follower.step =
-                    FollowerStep::Appending { leader_high_watermark: high_watermark, leader_log_start: log_start };
-                return ReplyStep::Append { leader_epoch };
+                follower.step = FollowerStep::Appending { leader_high_watermark: high_watermark };
+                // We are a prefix of the leader's log, so what is committed there is committed here as far as we reach;
+                // no start lies above that.
+                let committed = self.high_watermark.max(high_watermark.min(log.end()));
+                return ReplyStep::Append { leader_epoch, log_start: log_start.min(committed) };
             }
         }
         ReplyStep::Done
@@ -115,16 +117,21 @@ impl Replica {
 
     pub(super) fn replicated(&mut self, now: TimestampMs, log: &dyn LogView) {
         let RoleState::Follower(follower) = &self.role else { return };
-        let FollowerStep::Appending { leader_high_watermark, leader_log_start } = follower.step else { return };
+        let FollowerStep::Appending { leader_high_watermark } = follower.step else { return };
         // Committed stays committed: a leader that was just elected may not know yet what we know.
         let high_watermark = leader_high_watermark.min(log.end());
         if high_watermark > self.high_watermark {
             self.raise_high_watermark(high_watermark);
         }
-        if leader_log_start > log.start() {
-            self.outputs.push_back(Output::AdvanceStart(leader_log_start.min(self.high_watermark)));
-        }
         self.consider_flush(now, log);
         self.fetch_on(now, log);
+    }
+
+    pub(super) fn replication_refused(&mut self, now: TimestampMs, log: &dyn LogView) {
+        // The start may have moved before the records were refused.
+        if log.start() > self.high_watermark {
+            self.raise_high_watermark(log.start());
+        }
+        self.back_off(now);
     }
 }

@@ -4,21 +4,14 @@ use highwater_storage::{Offset, TimestampMs};
 
 use super::{Replica, RoleState};
 use crate::event::{Acknowledged, Output, ProduceRefused, ProduceResult};
-use crate::leader::Pending;
+use crate::leader::{Pending, Shown};
 use crate::lineage::LogView;
 use crate::{BrokerEpoch, BrokerId, IsrDecision, PartitionState};
 
 impl Replica {
-    pub(super) fn progressed(
-        &mut self,
-        now: TimestampMs,
-        log: &dyn LogView,
-        id: BrokerId,
-        broker_epoch: Option<BrokerEpoch>,
-        from: Offset,
-    ) {
+    pub(super) fn progressed(&mut self, now: TimestampMs, log: &dyn LogView, id: BrokerId, shown: Shown) {
         let RoleState::Leader(leader) = &mut self.role else { return };
-        leader.fetched(now, id, broker_epoch, from, log.end());
+        leader.fetched(now, id, shown, log.end());
         let isr = self.state.as_ref().map_or(&[][..], |state| &state.value.isr);
         let joining = leader.may_join(id, self.high_watermark, &self.live).filter(|_| !isr.contains(&id));
         if let Some(life) = joining {

@@ -4,8 +4,8 @@ use highwater_storage::{EpochEnd, LeaderEpoch, Offset, TimestampMs};
 
 use super::{Replica, RoleState};
 use crate::event::{FetchError, FetchGrant, FetchRequest, Fetcher, ListedOffset, OffsetNotAvailable, Output, Which};
-use crate::leader::Leader;
-use crate::lineage::{Fit, LogView, fit};
+use crate::leader::{Leader, Shown};
+use crate::lineage::{Fit, LogView, fit, vouches};
 use crate::{BrokerEpoch, BrokerId, WaitToken};
 
 impl Replica {
@@ -18,10 +18,11 @@ impl Replica {
     ) -> Result<FetchGrant, FetchError> {
         let grant = self.regrant(log, fetch)?;
         // Without the epoch it follows, a fetch may come from another history: it is served, but proves nothing.
-        if let (Fetcher::Follower { id, broker_epoch, .. }, None, Some(_)) =
+        if let (Fetcher::Follower { id, broker_epoch, log_start }, None, Some(_)) =
             (fetch.by, grant.diverging, fetch.current_leader_epoch)
         {
-            self.progressed(now, log, id, broker_epoch, fetch.from);
+            let vouched = vouches(log, fetch.last_fetched_epoch, log_start);
+            self.progressed(now, log, id, Shown { broker_epoch, end: fetch.from, vouched });
         }
         Ok(grant)
     }

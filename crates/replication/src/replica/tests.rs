@@ -89,10 +89,6 @@ impl Rig {
                     self.seen.push(Output::Reset { start, why });
                     Some(Input::CutDone)
                 }
-                Output::AdvanceStart(to) => {
-                    self.log.advance_start(to);
-                    None
-                }
                 sync @ (Output::Flush | Output::Checkpoint) if self.deferred_flush => {
                     self.seen.push(sync);
                     None
@@ -175,6 +171,14 @@ impl Rig {
         grant
     }
 
+    /// A fetch of a follower whose log has this start and this last epoch.
+    fn fetch_with(&mut self, id: i32, log_start: i64, from: i64, last: Option<i32>) {
+        let broker_epoch = Some(BrokerEpoch(i64::from(id) * 10));
+        let by = Fetcher::Follower { id: BrokerId(id), broker_epoch, log_start: Offset(log_start) };
+        let request = FetchRequest { by, last_fetched_epoch: last.map(LeaderEpoch), ..self.request(id, from) };
+        self.fetch_as(&request).unwrap();
+    }
+
     fn fetch(&mut self, id: i32, from: i64) {
         let request = self.request(id, from);
         self.fetch_as(&request).unwrap();
@@ -253,7 +257,8 @@ impl Rig {
         self.take_seen().into_iter().filter_map(plan).next_back()
     }
 
-    /// A reply to a fetch from `from` in `epoch`, made with the log as it is now.
+    /// A reply to a fetch from `from` in `epoch`, made with the log as it is now. If records are to be appended, the log's
+    /// start has been moved and the appending is left to the caller, as is the report.
     fn reply(&mut self, epoch: i32, from: i64, result: Result<ReplyHead, FetchFailure>) -> ReplyStep {
         let plan = FetchPlan { leader_epoch: LeaderEpoch(epoch), from: Offset(from), ..self.asked() };
         self.reply_to(&plan, result)
@@ -273,7 +278,11 @@ impl Rig {
 
     fn reply_to(&mut self, plan: &FetchPlan, result: Result<ReplyHead, FetchFailure>) -> ReplyStep {
         let step = self.replica.take_reply(TimestampMs(self.now), &self.log, plan, result);
-        self.settle();
+        if let ReplyStep::Append { log_start, .. } = step {
+            self.log.advance_start(log_start);
+        } else {
+            self.settle();
+        }
         step
     }
 

@@ -25,6 +25,13 @@ use world::{Counts, World};
 
 const SEEDS: u64 = 10_000;
 
+/// Seeds that have failed, to be run for ever. A change of the driver or of a machine's timing makes another run of them;
+/// what they found has a test of its own.
+///
+/// - 45247: a follower with records below its leader's start that never were committed was counted as in sync
+///   (`tests/scripted/log_start.rs`).
+const ONCE_FAILED: [u64; 1] = [45_247];
+
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
 }
@@ -108,6 +115,15 @@ fn ten_thousand_seeds() {
     // A driver that does nothing finds nothing.
     for (what, count) in counts.named() {
         assert!(count * 1_000 >= seeds, "{what}: only {count} in {seeds} seeds");
+    }
+}
+
+#[test]
+fn seeds_that_have_failed() {
+    quieten();
+    for seed in ONCE_FAILED {
+        let (_, failure) = run_many(seed, 1, None);
+        assert_eq!(failure, None);
     }
 }
 

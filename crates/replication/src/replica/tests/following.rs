@@ -63,7 +63,8 @@ fn a_reply_from_before_a_cut_means_nothing_after_it() {
     assert_eq!((second.from, second.leader_epoch), (first.from, first.leader_epoch));
     rig.reply_to(&first, Ok(diverging(0, 12)));
     assert_eq!((rig.log.end(), rig.hw()), (Offset(16), 16));
-    assert_eq!(rig.reply_to(&second, Ok(head(16, 0))), ReplyStep::Append { leader_epoch: LeaderEpoch(1) });
+    let step = ReplyStep::Append { leader_epoch: LeaderEpoch(1), log_start: Offset(0) };
+    assert_eq!(rig.reply_to(&second, Ok(head(16, 0))), step);
 }
 
 /// Facts 80 and 81, R02, R04: a diverging answer cuts, and nothing else in it counts.
@@ -86,6 +87,39 @@ fn diverging_answers_cut() {
     assert_eq!(rig.plan(), None);
     rig.tick(1_000);
     assert!(rig.plan().is_some());
+}
+
+/// The leader's start comes first: with a record of the leader's, and the records below that start still here, a crash
+/// would leave a log that looks like the leader's all the way down.
+#[test]
+fn the_leaders_start_is_taken_over_before_its_records() {
+    let table = [
+        ("as far as the leader is committed", 0, head(12, 10), 10),
+        ("never above our own end", 0, head(40, 13), 12),
+        ("nor above what is committed", 0, head(8, 10), 8),
+        ("which we may know better", 9, head(8, 10), 9),
+        ("ours is higher", 0, head(12, 0), 3),
+        ("an answer without a start or a high watermark", 5, head(-1, -1), 3),
+    ];
+    for (name, checkpointed, answer, start) in table {
+        let mut log = ModelLog::with_epochs(&[(0, 0)], 12);
+        log.advance_start(Offset(3));
+        let mut rig = following(log, 1, checkpointed);
+        let high_watermark = rig.hw().max(answer.high_watermark.0.min(12));
+        let ReplyStep::Append { log_start, .. } = rig.reply(1, 12, Ok(answer)) else { panic!("{name}: refused") };
+        assert_eq!((log_start.0.max(3), rig.log.start(), rig.log.end()), (start, Offset(start), Offset(12)), "{name}");
+        assert_eq!(rig.plan().map(|plan| plan.log_start), Some(Offset(3)), "{name}: asks on before it has appended");
+        rig.log.append(LeaderEpoch(1), 2);
+        rig.handle(Input::Replicated);
+        assert_eq!(rig.hw(), high_watermark.max(answer.high_watermark.0.min(14)), "{name}");
+        assert_eq!(rig.plan().unwrap().log_start, Offset(start), "{name}");
+        // Refused records leave a start that has moved, which is committed whatever else is.
+        rig.reply(1, 14, Ok(head(14, 14)));
+        rig.handle(Input::ReplicatedRefused);
+        assert_eq!((rig.log.start(), rig.hw(), rig.plan()), (Offset(14), 14, None), "{name}");
+        rig.tick(1_000);
+        assert_eq!(rig.plan().unwrap().log_start, Offset(14), "{name}");
+    }
 }
 
 /// A cut below the high watermark (an unclean leader) takes the high watermark along.
@@ -142,7 +176,8 @@ fn fetch_failures_table() {
     assert_eq!((rig.log.end(), rig.log.latest_epoch()), (Offset(4), LeaderEpoch(3)));
     // 87: damaged records were refused by the log: asked for again later.
     let mut rig = following(ModelLog::default(), 4, 0);
-    assert_eq!(rig.reply(4, 0, Ok(head(3, 0))), ReplyStep::Append { leader_epoch: LeaderEpoch(4) });
+    let step = ReplyStep::Append { leader_epoch: LeaderEpoch(4), log_start: Offset(0) };
+    assert_eq!(rig.reply(4, 0, Ok(head(3, 0))), step);
     rig.seen.clear();
     rig.handle(Input::ReplicatedRefused);
     assert_eq!((rig.plan(), rig.hw()), (None, 0));

@@ -103,6 +103,37 @@ fn a_follower_joins_from_the_epoch_start_on() {
     assert_eq!(rig.isr(), ids(&[1, 2, 3]));
 }
 
+/// This leadership began at 10, and everything before is gone from our log by age: a follower with other records of epoch
+/// 0 below fits there as well as one with the same. Both join once they have let go of them, and not before.
+#[test]
+fn a_follower_with_records_below_our_start_that_we_cannot_vouch_for_does_not_join() {
+    let table = [
+        ("older records below our start", 0, 10, Some(0), false),
+        ("one offset of them", 9, 10, Some(0), false),
+        ("without epochs", 0, 10, None, false),
+        ("without epochs, and further", 0, 12, None, false),
+        ("nothing below our start", 10, 10, Some(0), true),
+        ("nothing at all", 10, 10, None, true),
+        ("a record of ours: what is below it is ours too", 0, 11, Some(1), true),
+        ("records of ours only", 11, 12, Some(1), true),
+    ];
+    for (name, log_start, from, last, joins) in table {
+        let mut rig = Rig::leading(10, 1, &[1, 3]);
+        rig.append(4);
+        rig.fetch(3, 10);
+        rig.log.advance_start(Offset(10));
+        rig.seen.clear();
+        rig.fetch_with(2, log_start, from, last);
+        assert_eq!(rig.proposed().is_some(), joins, "{name}");
+        // It counts in every other way, and joins by the next fetch that shows that it may.
+        assert_eq!(rig.follower(2).log_end, Some(Offset(from)), "{name}");
+        if !joins {
+            rig.fetch_with(2, 10, from, last);
+            assert!(rig.proposed().is_some(), "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_follower_below_the_high_watermark_does_not_join() {
     let mut rig = Rig::leading(0, 1, &[1, 2]);

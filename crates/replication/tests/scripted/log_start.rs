@@ -1,0 +1,142 @@
+//! A leader whose log starts above where its follower's log differs from it.
+//!
+//! The seeded driver's run 45247: a leader died with records that nobody else had; its successor wrote others at their
+//! offsets, committed them, and deleted them by age, with every trace of the older epoch. When the old leader came back
+//! as a follower, its log ended where the new one began, in an epoch that the new leader knows nothing of: which fits. It
+//! was counted as in sync with the wrong records still in it.
+
+use highwater_replication::{Acks, BrokerEpoch, BrokerId, Effect, EpochEnd, Partition, ReplicaConfig, vouches};
+use highwater_storage::fs::SimFs;
+use highwater_storage::{LeaderEpoch, LogOptions, Offset};
+
+use crate::cluster::{NOW, answer, ask, disk, effects, fetch, led_by, plan, produce, start};
+
+/// Up to here all three agree.
+const COMMON: i64 = 4;
+
+struct Story {
+    /// 2, in epoch 1.
+    leader: Partition,
+    /// 1, which led epoch 0, on its disk.
+    fs: SimFs,
+    /// Where the leader's log starts, and its high watermark.
+    leader_start: Offset,
+}
+
+/// Runs the story up to the return of 1.
+fn story() -> Story {
+    let small = LogOptions { segment_bytes: 400, file_delete_delay_ms: 0, ..LogOptions::default() };
+    let disks = [1, 2, 3].map(|_| disk());
+    let [mut first, mut leader, mut third] =
+        [1, 2, 3].map(|id| start(id, &disks[id as usize - 1], small.clone()).unwrap());
+    for replica in [&mut first, &mut leader, &mut third] {
+        led_by(replica, 1, 0, &[1, 2, 3]);
+    }
+    for token in 0..40 {
+        produce(&mut first, "of epoch 0", Acks::Leader, token);
+    }
+    fetch(&mut first, 2, &mut leader, COMMON as usize);
+    fetch(&mut first, 3, &mut third, COMMON as usize);
+    drop(first);
+    let fs = disks[0].kill();
+
+    // 2 leads on, 3 follows it. What fills the first segments of 2 is committed, and goes.
+    for replica in [&mut leader, &mut third] {
+        led_by(replica, 2, 1, &[2, 3]);
+    }
+    for token in 0..20 {
+        produce(&mut leader, "of epoch 1", Acks::Leader, token);
+    }
+    let committed = leader.log().segments()[2].base;
+    while third.log().end() < committed {
+        // An answer holds records of one segment.
+        let missing = committed - third.log().end();
+        fetch(&mut leader, 3, &mut third, missing as usize);
+    }
+    fetch(&mut leader, 3, &mut third, 0);
+    assert_eq!(leader.status().high_watermark, committed);
+    let config = ReplicaConfig::new(BrokerId(2), BrokerEpoch(2));
+    leader.configure(NOW, config, LogOptions { retention_bytes: 1, ..small });
+    while let Some(work) = leader.begin_work(NOW) {
+        leader.finish_work(NOW, work.run()).unwrap();
+    }
+    assert_eq!(leader.log().start(), committed, "all that is committed is gone, and nothing else");
+    assert_eq!(leader.log().epochs(), [(LeaderEpoch(1), committed)]);
+    Story { leader, fs, leader_start: committed }
+}
+
+/// 1 starts again and follows 2, up to the fetch that fits: at the leader's start.
+fn returned(story: &mut Story) -> Partition {
+    let mut first = start(1, &story.fs, LogOptions::default()).unwrap();
+    led_by(&mut first, 2, 1, &[2, 3]);
+    let asked = plan(&mut first);
+    let reply = ask(&mut story.leader, 1, asked, Offset(1_000)).unwrap();
+    let end = EpochEnd { epoch: LeaderEpoch(0), end: story.leader_start };
+    assert_eq!(reply.diverging, Some(end), "the best that the leader knows of epoch 0");
+    answer(&mut first, &reply);
+    assert_eq!(first.log().end(), story.leader_start, "as far as that, 1 keeps its own records");
+    assert_eq!(first.log().start(), Offset(0));
+    first
+}
+
+/// The ISR that a leader proposes.
+fn proposed(leader: &mut Partition) -> Option<Vec<i32>> {
+    let isr = |effect| match effect {
+        Effect::ProposeIsr { state, .. } => Some(state.isr.iter().map(|id| id.0).collect()),
+        _ => None,
+    };
+    effects(leader).into_iter().filter_map(isr).next_back()
+}
+
+#[test]
+fn a_follower_lets_go_of_what_lies_below_the_leaders_start_before_it_is_in_sync() {
+    let mut story = story();
+    let mut first = returned(&mut story);
+    effects(&mut story.leader);
+    let asked = plan(&mut first);
+    assert_eq!((asked.from, asked.last_fetched_epoch), (story.leader_start, Some(LeaderEpoch(0))));
+    // It has reached the high watermark and the start of the epoch, and it fits.
+    let reply = ask(&mut story.leader, 1, asked, story.leader_start + 1).unwrap();
+    assert_eq!(reply.diverging, None);
+    assert_eq!(story.leader.status().high_watermark, asked.from);
+    assert_eq!(proposed(&mut story.leader), None, "with other records than were committed there");
+    answer(&mut first, &reply);
+    assert_eq!(first.log().start(), story.leader_start);
+    fetch(&mut story.leader, 1, &mut first, 0);
+    assert_eq!(proposed(&mut story.leader), Some(vec![1, 2, 3]));
+}
+
+/// 1 crashes at every call by which it stores the leader's first answer: whatever it comes back with, as long as it holds
+/// anything below the leader's start its log does not pass for the leader's.
+#[test]
+fn a_crash_does_not_leave_the_leaders_records_above_others() {
+    let mut states = Vec::new();
+    for calls in 0.. {
+        let mut story = story();
+        let mut first = returned(&mut story);
+        let asked = plan(&mut first);
+        let reply = ask(&mut story.leader, 1, asked, story.leader_start + 1).unwrap();
+        story.fs.crash_after(calls);
+        answer(&mut first, &reply);
+        let ended = !story.fs.crashed();
+        drop(first);
+        for image in story.fs.images(8, calls).into_iter().chain([story.fs.kill()]) {
+            let again = start(1, &image, LogOptions::default()).unwrap();
+            let log = again.log();
+            let last = Some(log.latest_epoch()).filter(|epoch| epoch.is_some());
+            let pass = vouches(story.leader.log(), last, log.start());
+            assert!(!pass || log.start() >= story.leader_start, "{calls} calls: {:?}", again.status());
+            states.push((log.start(), log.end()));
+        }
+        if ended {
+            break;
+        }
+    }
+    states.sort_unstable();
+    states.dedup();
+    let (old, new) = (Offset(0), story().leader_start);
+    assert!(
+        states.contains(&(old, new)) && states.contains(&(new, new)) && states.contains(&(new, new + 1)),
+        "{states:?}"
+    );
+}

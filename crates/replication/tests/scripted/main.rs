@@ -1,0 +1,5 @@
+//! Scripted stories of three replicas on real logs, message by message.
+
+mod cluster;
+mod log_start;
+mod textbook;
