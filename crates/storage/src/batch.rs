@@ -84,6 +84,9 @@ impl Attributes {
     const KNOWN: i16 = 0x7f;
 
     /// The compression of the records, or the number found if no codec has it.
+    ///
+    /// # Errors
+    /// The number, which no codec has.
     pub fn codec(self) -> Result<Codec, u8> {
         let id = (self.0 & Self::CODEC).to_be_bytes()[1];
         Codec::from_id(id).ok_or(id)
@@ -392,6 +395,9 @@ impl<'a> BatchView<'a> {
     /// Reads the batch at the start of `bytes` and returns it with its length; more bytes may follow.
     ///
     /// Checks the length and the format version, not the checksum.
+    ///
+    /// # Errors
+    /// What about the length or the format version cannot be right, or that the batch goes on past `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<(Self, usize), BatchError> {
         let fault = |what| BatchError { position: 0, what };
         let total = frame_length(bytes).map_err(fault)?;
@@ -440,6 +446,9 @@ impl<'a> BatchView<'a> {
     }
 
     /// An error that names both checksums, unless they match.
+    ///
+    /// # Errors
+    /// [`BatchFault::Crc`] if they do not match.
     pub fn verify_crc(&self) -> Result<(), BatchFault> {
         let computed = self.computed_crc();
         if computed == self.header.crc {

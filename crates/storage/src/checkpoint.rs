@@ -42,6 +42,9 @@ pub enum CheckpointError {
 /// Reads a checkpoint of offsets per partition. No file, an empty one or one with only the version: no entries.
 ///
 /// Of two lines for one partition the later wins, as in Kafka (`OffsetCheckpointFile`).
+///
+/// # Errors
+/// [`CheckpointError::Malformed`] names the line that is none; [`CheckpointError::Io`] if the file cannot be read.
 pub fn read_offsets(fs: &dyn Fs, path: &Path) -> Result<BTreeMap<TopicPartition, Offset>, CheckpointError> {
     let Some(text) = read_text(fs, path)? else { return Ok(BTreeMap::new()) };
     let entries = parse(&text, |mut fields| {
@@ -54,6 +57,9 @@ pub fn read_offsets(fs: &dyn Fs, path: &Path) -> Result<BTreeMap<TopicPartition,
 }
 
 /// Writes a checkpoint of offsets per partition, in the order of the map, durably.
+///
+/// # Errors
+/// [`CheckpointError::Io`]; what the file holds then [`replace_file`] says.
 pub fn write_offsets(
     fs: &dyn Fs,
     path: &Path,
@@ -66,6 +72,10 @@ pub fn write_offsets(
 
 /// Reads `leader-epoch-checkpoint`: the start offset of each epoch, both strictly rising.
 /// No file, an empty one or one with only the version: no entries.
+///
+/// # Errors
+/// [`CheckpointError::Malformed`] names the line that is none or does not rise; [`CheckpointError::Io`] if the file cannot be
+/// read.
 pub fn read_epochs(fs: &dyn Fs, path: &Path) -> Result<Vec<(LeaderEpoch, Offset)>, CheckpointError> {
     Ok(read_epochs_if_there(fs, path)?.unwrap_or_default())
 }
@@ -92,6 +102,9 @@ pub(crate) fn read_epochs_if_there(
 }
 
 /// Writes `leader-epoch-checkpoint` durably.
+///
+/// # Errors
+/// [`CheckpointError::Io`]; what the file holds then [`replace_file`] says.
 pub fn write_epochs(fs: &dyn Fs, path: &Path, epochs: &[(LeaderEpoch, Offset)]) -> Result<(), CheckpointError> {
     let lines = epochs.iter().map(|(epoch, start)| format!("{epoch} {start}"));
     Ok(replace_file(fs, path, format(lines).as_bytes())?)
@@ -102,6 +115,10 @@ pub fn write_epochs(fs: &dyn Fs, path: &Path, epochs: &[(LeaderEpoch, Offset)]) 
 ///
 /// Writes `<path>.tmp`, syncs it, renames it, and syncs the directory, in this order: a rename that becomes durable
 /// before the bytes it publishes would leave an empty file. A leftover `.tmp` is overwritten.
+///
+/// # Errors
+/// The first operation that failed. The file holds what it held before; only if it was the sync of the directory it holds
+/// `bytes`, and a power cut may take them back.
 pub fn replace_file(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> Result<(), IoError> {
     let temporary = temporary_path(path);
     let written = write_temporary(fs, &temporary, bytes)

@@ -168,6 +168,10 @@ struct RootState {
 impl DataDir {
     /// Opens a root, making it if it is not there, and locks it. When this returns, the marker of a clean stop is gone
     /// for good: a crash from here on is one, even while logs are being opened (KAFKA-10471).
+    ///
+    /// # Errors
+    /// If another process has it, if it belongs to another broker or cluster, and if a file or directory cannot be read, made or
+    /// synced. A checkpoint that is damaged is a warning in the report and no error.
     pub fn open(fs: Arc<dyn Fs>, path: &Path, options: DataDirOptions) -> Result<(Self, DataDirReport), DataDirError> {
         let created = create_root(&*fs, path)?;
         let lock = lock_directory(&*fs, path)?;
@@ -236,6 +240,9 @@ impl DataDir {
     }
 
     /// Tells the root its cluster, for roots that were opened without one: writes `meta.properties` if there is none.
+    ///
+    /// # Errors
+    /// [`DataDirError::WrongCluster`] if it belongs to another one; else what reading or writing `meta.properties` met.
     pub fn adopt_cluster_id(&mut self, cluster_id: &str) -> Result<(), DataDirError> {
         if let Some(found) = self.cluster_id.as_ref().filter(|found| *found != cluster_id) {
             return Err(DataDirError::WrongCluster {
@@ -255,6 +262,10 @@ impl DataDir {
     ///
     /// Lines in the checkpoints that an earlier partition of this name left are taken out first: they would tell the new
     /// log to begin, or to trust its disk, at an offset it has never seen.
+    ///
+    /// # Errors
+    /// If the name is none that a topic may have, if the directory is there, and if it cannot be made durably: nothing of it is
+    /// left then, as far as it could be removed.
     pub fn create_partition(
         &self,
         topic_partition: &TopicPartition,
@@ -282,43 +293,69 @@ impl DataDir {
     }
 
     /// Writes down the topic's id in the directory of a partition that has none.
+    ///
+    /// # Errors
+    /// If the file cannot be written durably.
     pub fn adopt_topic_id(&self, topic_partition: &TopicPartition, topic_id: TopicId) -> Result<(), PartitionDirError> {
         Ok(write_topic_id(&*self.fs, &self.partition_dir(topic_partition), topic_id)?)
     }
 
     /// Writes recovery points. Partitions that are not given keep their line: they may not have been opened yet.
+    ///
+    /// # Errors
+    /// If the file cannot be written durably: what it held before stays, and this root can no longer be
+    /// [closed as clean](DataDir::close_clean).
     pub fn write_recovery_points(&self, offsets: &BTreeMap<TopicPartition, Offset>) -> Result<(), CheckpointError> {
         self.write(offsets, |state| &mut state.recovery_points)
     }
 
     /// Writes log starts. Partitions that are not given keep their line.
+    ///
+    /// # Errors
+    /// As [`DataDir::write_recovery_points`].
     pub fn write_log_starts(&self, offsets: &BTreeMap<TopicPartition, Offset>) -> Result<(), CheckpointError> {
         self.write(offsets, |state| &mut state.log_starts)
     }
 
     /// Writes high watermarks. Partitions that are not given keep their line.
+    ///
+    /// # Errors
+    /// As [`DataDir::write_recovery_points`].
     pub fn write_high_watermarks(&self, offsets: &BTreeMap<TopicPartition, Offset>) -> Result<(), CheckpointError> {
         self.write(offsets, |state| &mut state.high_watermarks)
     }
 
     /// Writes how far logs are compacted. Partitions that are not given keep their line.
+    ///
+    /// # Errors
+    /// As [`DataDir::write_recovery_points`].
     pub fn write_cleaner_offsets(&self, offsets: &BTreeMap<TopicPartition, Offset>) -> Result<(), CheckpointError> {
         self.write(offsets, |state| &mut state.cleaner_offsets)
     }
 
     /// Renames a partition's directory to what [`DataDir::remove_dir_tree`] takes, durably, and returns the new path.
     /// The partition's lines in the checkpoints go first. A deletion cut short is finished after the next opening.
+    ///
+    /// # Errors
+    /// If it is no partition of this root, and if a checkpoint cannot be written or the directory not renamed durably.
     pub fn mark_for_deletion(&self, dir: &Path) -> Result<PathBuf, PartitionDirError> {
         self.set_aside(dir, PartitionDirRole::Delete)
     }
 
     /// As [`DataDir::mark_for_deletion`], for a partition that the cluster does not know in this form (any more): it gets
     /// a name under which it is not loaded, and is kept for the operator.
+    ///
+    /// # Errors
+    /// As [`DataDir::mark_for_deletion`].
     pub fn set_aside_stray(&self, dir: &Path) -> Result<PathBuf, PartitionDirError> {
         self.set_aside(dir, PartitionDirRole::Stray)
     }
 
     /// Removes a directory that was marked for deletion, and nothing else. What is already gone is no error.
+    ///
+    /// # Errors
+    /// [`PartitionDirError::NotMarked`] before anything is touched; else the first removal that failed, after which the rest can be
+    /// removed by another call.
     pub fn remove_dir_tree(&self, dir: &Path) -> Result<(), PartitionDirError> {
         let name = self.own_dir(dir)?;
         if !matches!(name.role, PartitionDirRole::Delete(_)) {
@@ -333,6 +370,10 @@ impl DataDir {
 
     /// Marks the stop as clean and gives the lock back. Only after every log was flushed and closed without an error and
     /// the checkpoints were written: this is a promise that the next opening reads nothing but the logs' ends.
+    ///
+    /// # Errors
+    /// [`CloseError::WriteFailed`] if an earlier write of a checkpoint failed, and what writing the marker met. The stop counts as
+    /// unclean then.
     pub fn close_clean(self, broker_epoch: i64) -> Result<(), CloseError> {
         if self.lock_state().write_failed {
             return Err(CloseError::WriteFailed { directory: self.root.clone() });

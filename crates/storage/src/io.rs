@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::fs::File;
 
 /// Loops over short counts, so that callers see all of it or an error.
+///
+/// # Errors
+/// What the calls to [`File`] answer, but for `Interrupted`, after which they are made again.
+#[expect(clippy::missing_errors_doc, reason = "said once, for all of it")]
 pub trait FileExt: File {
     /// Fills `buffer` from `position`; `UnexpectedEof` if the file ends before it is full.
     fn read_exact_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
@@ -97,6 +101,10 @@ impl IoError {
 }
 
 /// Puts verb and path on an [`io::Error`].
+///
+/// # Errors
+/// The one that is there, with verb and path.
+#[expect(clippy::missing_errors_doc, reason = "said once, for all of it")]
 pub trait IoContext<T> {
     /// Says what was tried, as a verb, and on which path.
     fn context(self, verb: &'static str, path: &Path) -> Result<T, IoError>;

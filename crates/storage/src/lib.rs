@@ -62,6 +62,7 @@
 //! The examples `append_and_read`, `tail`, `housekeeping_thread` and `crash_test_your_code` show one use each.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
+#![deny(clippy::missing_errors_doc)]
 
 mod batch;
 mod builder;

@@ -13,6 +13,9 @@ pub const LOCK_FILE: &str = ".lock";
 /// Takes the lock of `directory`, which must exist, until the guard is dropped.
 ///
 /// Kafka and this crate keep each other out, and so do two logs in one process.
+///
+/// # Errors
+/// [`LockError::Held`] if somebody has it; [`LockError::Io`] if the lock file cannot be made or locked.
 pub fn lock_directory(fs: &dyn Fs, directory: &Path) -> Result<Box<dyn DirLock>, LockError> {
     let path = directory.join(LOCK_FILE);
     fs.lock(&path).map_err(|source| {

@@ -37,6 +37,9 @@ pub enum MetadataFileError {
 
 /// Reads the topic id from `partition.metadata` in `partition_dir`; `None` if there is no such file (as in directories of
 /// Kafka before 2.8). The zero id is refused, as by Kafka (`PartitionMetadataReadBuffer`).
+///
+/// # Errors
+/// [`MetadataFileError::Malformed`] says what is wrong with the file; else it could not be read.
 pub fn read_topic_id(fs: &dyn Fs, partition_dir: &Path) -> Result<Option<TopicId>, MetadataFileError> {
     let path = partition_dir.join(PARTITION_METADATA_FILE);
     let Some(text) = read_text(fs, &path)? else { return Ok(None) };
@@ -60,6 +63,9 @@ pub fn read_topic_id(fs: &dyn Fs, partition_dir: &Path) -> Result<Option<TopicId
 }
 
 /// Writes `partition.metadata` durably, as Kafka does: two lines, no line end after the second.
+///
+/// # Errors
+/// If the file cannot be written durably; it is as it was then.
 pub fn write_topic_id(fs: &dyn Fs, partition_dir: &Path, topic_id: TopicId) -> Result<(), IoError> {
     let text = format!("version: 0\ntopic_id: {topic_id}");
     replace_file(fs, &partition_dir.join(PARTITION_METADATA_FILE), text.as_bytes())
@@ -79,6 +85,9 @@ pub struct MetaProperties {
 }
 
 /// Reads `meta.properties` of a data root; `None` if there is no such file.
+///
+/// # Errors
+/// [`MetadataFileError::Malformed`] says what is wrong with the file; else it could not be read.
 pub fn read_meta_properties(fs: &dyn Fs, root: &Path) -> Result<Option<MetaProperties>, MetadataFileError> {
     let path = root.join(META_PROPERTIES_FILE);
     let Some(text) = read_text(fs, &path)? else { return Ok(None) };
@@ -111,6 +120,9 @@ pub fn read_meta_properties(fs: &dyn Fs, root: &Path) -> Result<Option<MetaPrope
 }
 
 /// Writes `meta.properties` of version 1 durably.
+///
+/// # Errors
+/// If the file cannot be written durably; it is as it was then.
 pub fn write_meta_properties(
     fs: &dyn Fs,
     root: &Path,

@@ -238,6 +238,9 @@ pub enum InvalidTopicName {
 }
 
 /// Checks a topic name by Kafka's rules.
+///
+/// # Errors
+/// The rule that it breaks.
 pub fn check_topic_name(topic: &str) -> Result<(), InvalidTopicName> {
     if topic.is_empty() {
         return Err(InvalidTopicName::Empty);

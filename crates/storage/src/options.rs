@@ -111,6 +111,9 @@ impl Default for LogOptions {
 
 impl LogOptions {
     /// The first option whose value a log cannot work with.
+    ///
+    /// # Errors
+    /// The option, and what it has to be.
     pub fn validate(&self) -> Result<(), InvalidOption> {
         let invalid = |option, requirement| Err(InvalidOption { option, requirement });
         if self.segment_bytes == 0 || self.segment_bytes > i32::MAX as u32 {

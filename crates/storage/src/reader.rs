@@ -267,6 +267,9 @@ impl LogReader {
 
     /// As [`LogReader::read`], into a buffer that is used again: its content is replaced, its room is kept.
     /// Returns the first batch's first offset and the offset to read next.
+    ///
+    /// # Errors
+    /// As [`LogReader::read`]; the buffer is empty then.
     pub fn read_into(
         &self,
         from: Offset,
@@ -300,6 +303,9 @@ impl LogReader {
     }
 
     /// The first record whose timestamp is `timestamp` or later, at or after the start and below `upper`.
+    ///
+    /// # Errors
+    /// If a batch that has to be looked at cannot be read.
     pub fn offset_for_timestamp(
         &self,
         timestamp: TimestampMs,
@@ -312,6 +318,9 @@ impl LogReader {
     }
 
     /// The first record with the largest timestamp of all records from the start on and below `upper`.
+    ///
+    /// # Errors
+    /// If a batch that has to be looked at cannot be read.
     pub fn max_timestamp(&self, upper: Offset) -> Result<Option<FoundTimestamp>, ReadError> {
         self.steady(None, |segments| {
             let (start, end) = (self.shared.start(), self.shared.end());

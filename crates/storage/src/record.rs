@@ -39,6 +39,9 @@ pub enum RecordFault {
 ///
 /// Kafka drops bits past the 32nd; here they are refused, since other readers refuse them too and a broker should not
 /// store what its readers understand differently.
+///
+/// # Errors
+/// If the bytes end before the integer does, or it has more than 32 bits. Nothing is taken off then.
 pub fn read_varint(bytes: &mut &[u8]) -> Result<i32, RecordFault> {
     let (value, rest) = split_varint(bytes)?;
     *bytes = rest;
@@ -46,6 +49,9 @@ pub fn read_varint(bytes: &mut &[u8]) -> Result<i32, RecordFault> {
 }
 
 /// Takes a zig-zag coded 64-bit integer off the front of `bytes`.
+///
+/// # Errors
+/// If the bytes end before the integer does, or it has more than 64 bits. Nothing is taken off then.
 pub fn read_varlong(bytes: &mut &[u8]) -> Result<i64, RecordFault> {
     let (value, rest) = split_varlong(bytes)?;
     *bytes = rest;

@@ -80,6 +80,11 @@ pub type Mapped = Box<dyn Deref<Target = [u8]> + Send + Sync>;
 pub trait DirLock: Send + Sync + fmt::Debug {}
 
 /// An open file. Positions are explicit, there is no cursor, and all calls take `&self`.
+///
+/// # Errors
+/// What the operating system answers. After a failed write an unknown part of it may be in the file; after a failed sync
+/// nobody knows what is on the disk.
+#[expect(clippy::missing_errors_doc, reason = "said once, for all of it")]
 pub trait File: Send + Sync + fmt::Debug {
     /// Reads up to `buffer.len()` bytes at `position` and returns how many; 0 at or past the end. May be short.
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
@@ -105,6 +110,11 @@ pub trait File: Send + Sync + fmt::Debug {
 }
 
 /// A file system.
+///
+/// # Errors
+/// What the operating system answers; what was asked for has then not been done, but for a sync, of which nobody knows.
+/// `NotFound` and `AlreadyExists` are told from other errors.
+#[expect(clippy::missing_errors_doc, reason = "said once, for all of it")]
 pub trait Fs: Send + Sync + fmt::Debug {
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;

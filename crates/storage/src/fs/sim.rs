@@ -207,6 +207,9 @@ impl SimFs {
     }
 
     /// Changes bytes of a file under everybody's feet, live and durable alike: rot.
+    ///
+    /// # Errors
+    /// If there is no such file.
     pub fn corrupt(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let node = self.find(path)?;
         let mut file = node.file()?;
