@@ -67,6 +67,18 @@ fn verify_says_what_is_wrong_where_and_what_a_broker_makes_of_it() {
     let file = data("unclean-flip-sealed/after/unclean-0/00000000000000000067.log");
     let (code, found) = objects(&["verify", text(&file)]);
     assert_eq!((code, &found[0]["code"], &found[0]["position"]), (1, &"checksum".into(), &2250.into()));
+
+    // Below and above the recovery point other things become of the same damage.
+    for (folder, synced, highwater, kafka) in [
+        ("unclean-flip-sealed/before", true, "an error for these offsets", "does not notice"),
+        ("unclean-flip-unflushed/before", false, "cuts the log off here", "drops everything from here on"),
+    ] {
+        let (_, stdout, _) = log(&["verify", text(&data(folder))]);
+        let says = |who: &str, what: &str| stdout.lines().any(|line| line.contains(who) && line.contains(what));
+        assert!(says("Highwater", highwater) && says("Kafka", kafka), "{folder}: {stdout}");
+        let (_, found) = objects(&["verify", text(&data(folder))]);
+        assert_eq!(found[0]["synced"], Value::from(synced), "{folder}");
+    }
 }
 
 #[test]

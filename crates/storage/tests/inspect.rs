@@ -104,6 +104,87 @@ fn each_flipped_bit_is_found_in_its_batch() {
     assert_eq!(faults(&data("unclean-flip-epoch/after")), [epoch, forgotten]);
 }
 
+/// What is said to become of damage is what becomes of it: by the flush mark of ours, by Kafka's recovery point, and after a
+/// clean stop.
+#[test]
+fn what_an_opening_makes_of_damage_is_foretold() {
+    let temporary = tempfile::tempdir().unwrap();
+    let original = temporary.path().join("original-0");
+    let options = LogOptions { segment_bytes: 1500, ..LogOptions::default() };
+    let (mut log, _) = Log::open(&original, options.clone()).unwrap();
+    for at in 0..20 {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.push(Record::new(TimestampMs(1), &[7; 200]));
+        log.append(TimestampMs(1), LeaderEpoch(0), &builder.build()).unwrap();
+        if at == 12 {
+            log.flush().unwrap();
+        }
+    }
+    // As a process that dies leaves it, and as one that ends.
+    let (unclean, clean) = (temporary.path().join("unclean-0"), original.clone());
+    copied(&original, &unclean);
+    log.close().unwrap();
+    let mut told = std::collections::BTreeSet::new();
+    for (dir, is_clean) in [(&unclean, false), (&clean, true)] {
+        for offset in 0..20 {
+            let copy = temporary.path().join("copy-0");
+            copied(dir, &copy);
+            flip(&copy, offset);
+            let mut faults = Vec::new();
+            verify_partition(&OsFs, &copy, &mut |event| match event {
+                VerifyEvent::Found(fault) if fault.severity() > Severity::Note => faults.push(fault),
+                _ => {}
+            })
+            .unwrap();
+            let fault = faults.iter().find(|fault| fault.kind == FaultKind::Checksum).unwrap();
+            let (log, report) = Log::open(&copy, options.clone()).unwrap();
+            let is_cut = report.cut.is_some();
+            assert_eq!(fault.is_synced, Some(!is_cut), "{offset}, clean: {is_clean}: {report:?}");
+            assert_eq!(is_cut, !is_clean && offset > 12, "{offset}");
+            assert_eq!(fault.highwater().contains("takes it for a torn write"), is_cut, "{}", fault.highwater());
+            assert_eq!(fault.kafka_recovers, None, "there is no root");
+            told.insert(fault.highwater());
+            drop(log);
+            std::fs::remove_dir_all(&copy).unwrap();
+        }
+    }
+    assert_eq!(told.len(), 2);
+    // Kafka's root, with the recovery point 157 at the beginning of a segment. What Kafka made of it was measured.
+    for (folder, is_synced, kafka) in [
+        ("unclean-flip-sealed/before", true, "does not notice"),
+        ("unclean-flip-unflushed/before", false, "drops everything"),
+        ("unclean-flip-active/before", false, "drops everything"),
+        ("clean-flip-active/before", true, "does not notice"),
+    ] {
+        let (_, faults) = verify(&data(folder));
+        let fault = faults.iter().find(|fault| fault.kind == FaultKind::Checksum).unwrap();
+        assert_eq!(fault.is_synced, Some(is_synced), "{folder}");
+        assert!(fault.kafka().starts_with(kafka), "{folder}: {}", fault.kafka());
+        assert_eq!(fault.highwater().contains("torn write"), !is_synced, "{folder}");
+    }
+}
+
+/// Flips a bit in the record of the batch with this offset.
+fn flip(dir: &Path, offset: i64) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension() != Some("log".as_ref()) {
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        let mut at = 0;
+        while let Some(batch) = batches(&bytes[at..]).next().map(Result::unwrap) {
+            let (base, len) = (batch.base_offset(), batch.total_bytes());
+            if base == Offset(offset) {
+                bytes[at + len - 20] ^= 1;
+                return std::fs::write(&path, bytes).unwrap();
+            }
+            at += len;
+        }
+    }
+    panic!("no batch at {offset}");
+}
+
 #[test]
 fn each_damaged_side_file_is_found() {
     use FaultKind as Kind;

@@ -154,12 +154,12 @@ impl FaultKind {
         self.facts().1
     }
 
-    /// What a broker of ours does about it.
+    /// What a broker of ours does about it. Of damage in batches that were not synced [`Fault::highwater`] tells.
     pub fn highwater(self) -> &'static str {
         self.facts().2
     }
 
-    /// What Kafka 4.1 does about it, as far as it was measured.
+    /// What Kafka 4.1 does about it, as far as it was measured. Of one case of damage [`Fault::kafka`] tells more.
     pub fn kafka(self) -> &'static str {
         self.facts().3
     }
@@ -340,6 +340,12 @@ pub struct Fault {
     pub what: String,
     /// What corrects it, if it is one field with a wrong value.
     pub correction: Option<Correction>,
+    /// Of damage in batches, whether the next opening by a broker of ours takes them for synced: by the flush mark, the
+    /// recovery point, or a clean stop. If so, it is rot and stays; if not, it is what a torn write leaves, and is cut.
+    pub is_synced: Option<bool>,
+    /// Of damage in batches, whether Kafka would recover their segment when it is started; `None` also where nothing says,
+    /// in a partition's directory on its own.
+    pub kafka_recovers: Option<bool>,
 }
 
 impl Fault {
@@ -352,6 +358,8 @@ impl Fault {
             offsets: None,
             what: what.into(),
             correction: None,
+            is_synced: None,
+            kafka_recovers: None,
         }
     }
 
@@ -374,6 +382,28 @@ impl Fault {
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         self.kind.severity()
+    }
+
+    /// What a broker of ours does about it at its next start.
+    pub fn highwater(&self) -> &'static str {
+        match (self.kind, self.is_synced) {
+            (FaultKind::Batch | FaultKind::Checksum | FaultKind::Offsets, Some(false)) => {
+                "takes it for a torn write, since it was not synced: cuts the log off here at the next start, and puts \
+                 intact batches behind it aside"
+            }
+            (kind, _) => kind.highwater(),
+        }
+    }
+
+    /// What Kafka 4.1 does about it at its next start, as far as it was measured.
+    pub fn kafka(&self) -> &'static str {
+        match (self.kind, self.kafka_recovers) {
+            (FaultKind::Batch | FaultKind::Checksum, Some(true)) => "drops everything from here on at the next start",
+            (FaultKind::Batch | FaultKind::Checksum, Some(false)) => {
+                "does not notice, and consumers stop here for good"
+            }
+            (kind, _) => kind.kafka(),
+        }
     }
 }
 

@@ -114,8 +114,8 @@ fn show(output: &mut Output, fault: &Fault, notes: bool) -> std::io::Result<()> 
         return if notes { output.line(&fault_line(fault)) } else { Ok(()) };
     }
     output.line(&fault_line(fault))?;
-    output.line(&format!("    Highwater {}", fault.kind.highwater()))?;
-    output.line(&format!("    Kafka {}", fault.kind.kafka()))
+    output.line(&format!("    Highwater {}", fault.highwater()))?;
+    output.line(&format!("    Kafka {}", fault.kafka()))
 }
 
 pub(crate) fn fault_line(fault: &Fault) -> String {
@@ -141,10 +141,11 @@ pub(crate) fn fault_object(fault: &Fault) -> Value {
         "first_offset": fault.offsets.as_ref().map(|offsets| offsets.start.0),
         "end_offset": fault.offsets.as_ref().map(|offsets| offsets.end.0),
         "what": fault.what,
+        "synced": fault.is_synced,
         "correction": fault.correction.map(|correction| {
             json!({ "field": correction.field.to_string(), "was": correction.was, "is": correction.is })
         }),
-        "highwater": fault.kind.highwater(),
-        "kafka": fault.kind.kafka(),
+        "highwater": fault.highwater(),
+        "kafka": fault.kafka(),
     })
 }

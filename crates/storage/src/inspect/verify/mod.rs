@@ -6,6 +6,7 @@ mod indexes;
 mod root;
 mod snapshots;
 mod transactions;
+mod trust;
 
 use std::io;
 use std::ops::Range;
@@ -31,6 +32,7 @@ use super::walk::{DamagedBytes, Piece, SegmentWalk};
 use epochs::EpochCheck;
 use indexes::{OffsetIndexCheck, Rules, TimeIndexCheck};
 use transactions::TransactionIndexCheck;
+use trust::Trust;
 
 pub use root::verify_root;
 pub(crate) use transactions::{AbortedEntries, OpenTransactions, contradiction};
@@ -170,6 +172,7 @@ struct Verifier<'v> {
     tell: &'v mut dyn FnMut(VerifyEvent),
     summary: &'v PartitionSummary,
     root: RootFacts,
+    trust: Trust,
     verified: Verified,
     unreported: u64,
     /// Where the next segment should begin at the earliest.
@@ -199,11 +202,13 @@ impl<'v> Verifier<'v> {
         {
             (producers, knows_all) = (table, true);
         }
+        let root = RootFacts::of(fs, dir, name_of(dir).as_ref());
         Ok(Self {
             fs,
             tell,
             summary,
-            root: RootFacts::of(fs, dir, name_of(dir).as_ref()),
+            trust: Trust::of(fs, dir, summary, &root)?,
+            root,
             verified: Verified::default(),
             unreported: 0,
             expected: first,
@@ -298,7 +303,7 @@ impl<'v> Verifier<'v> {
         };
         self.verified.segments += 1;
         self.epochs.segment(path);
-        self.segment_base(files);
+        self.segment_base(files, next);
         self.expected = files.base;
         let is_open = self.is_open(next);
         let mut checks = Checks::open(self.fs, files, is_open, self.knows_all)?;
@@ -345,7 +350,7 @@ impl<'v> Verifier<'v> {
     }
 
     /// Whether a segment begins where it may.
-    fn segment_base(&mut self, files: &SegmentFiles) {
+    fn segment_base(&mut self, files: &SegmentFiles, next: Option<Offset>) {
         let (base, expected) = (files.base, self.expected);
         if self.is_alone || base == expected {
             return;
@@ -357,7 +362,8 @@ impl<'v> Verifier<'v> {
             self.found(Fault::new(FaultKind::Gap, path, what).offsets(expected..base));
         } else {
             let what = format!("the segment begins at {base}, but the one before ends at {expected}");
-            self.found(Fault::new(FaultKind::Offsets, path, what).at(0).offsets(base..expected));
+            let fault = Fault::new(FaultKind::Offsets, path, what).at(0).offsets(base..expected);
+            self.found(self.trust.judge(fault, base, files, next));
         }
     }
 
@@ -475,6 +481,7 @@ impl<'v> Verifier<'v> {
         if offsets.start < offsets.end {
             fault = fault.offsets(offsets.clone());
         }
+        let fault = self.trust.judge(fault, offsets.start, files, next);
         if is_tail {
             self.found_in_motion(fault)
         } else {
