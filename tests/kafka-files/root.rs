@@ -29,8 +29,7 @@ impl Root {
         path: &Path,
         mut look: impl FnMut(&str, &mut Log, &RecoveryReport) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
-        let (data, report) =
-            DataDir::open(OsFs::shared(), path, DataDirOptions { cluster_id: None, node_id: NODE_ID })?;
+        let (data, report) = DataDir::open(OsFs::shared(), path, DataDirOptions::of_node(NODE_ID))?;
         ensure!(report.clean, "the root was not stopped cleanly");
         ensure!(report.warnings.is_empty() && report.strays.is_empty(), "{:?} {:?}", report.warnings, report.strays);
         let mut logs = BTreeMap::new();

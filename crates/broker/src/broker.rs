@@ -330,7 +330,7 @@ struct Found {
 /// Locks and reads the data directory and opens the logs in it. Blocks.
 fn open_directory(fs: Arc<dyn Fs>, services: Arc<Services>) -> Result<(Partitions, Vec<Opened>, Found), StartError> {
     let config = &services.config;
-    let options = DataDirOptions { cluster_id: None, node_id: config.broker_id.0 };
+    let options = DataDirOptions::of_node(config.broker_id.0);
     let (data, report) = DataDir::open(Arc::clone(&fs), &config.data_dir, options)?;
     for DataDirWarning { path, what, .. } in &report.warnings {
         tracing::warn!(path = %path.display(), what, "in the data directory");

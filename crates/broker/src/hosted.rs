@@ -585,7 +585,8 @@ impl Source for Hosted {
         max_bytes: usize,
         at_least_one: bool,
     ) -> Result<Chunk, ReadFailure> {
-        let limit = ReadLimit { at_least_one, ..ReadLimit::bytes(max_bytes) };
+        let limit = ReadLimit::bytes(max_bytes);
+        let limit = if at_least_one { limit } else { limit.or_nothing() };
         let limit = limit.below(grant.upper).in_generation(grant.generation);
         match self.reader.read(from, limit) {
             Ok(fetched) => Ok(Chunk { next: Some(fetched.next), bytes: fetched.bytes }),

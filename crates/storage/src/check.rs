@@ -28,7 +28,8 @@ pub enum Origin {
     Coordinator,
 }
 
-/// What a topic demands of the batches its producers send. The defaults are Kafka 4.1's.
+/// What a topic demands of the batches its producers send. The defaults are Kafka 4.1's. There will be more: write
+/// `ProduceRules { max_message_bytes, ..ProduceRules::default() }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProduceRules {
     /// Who made the batch (a client).
@@ -81,6 +82,7 @@ pub const RECORD_ERRORS_MAX: usize = 1000;
 
 /// What is wrong with one record of a refused batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecordError {
     /// The record's index in the batch.
     pub index: i32,

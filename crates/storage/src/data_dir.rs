@@ -76,6 +76,7 @@ const REMOVAL_DEPTH_MAX: usize = 16;
 
 /// Whose root this should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DataDirOptions {
     /// The cluster, if it is known already. `None` takes the root's word for it (see [`DataDir::adopt_cluster_id`]).
     pub cluster_id: Option<String>,
@@ -83,7 +84,20 @@ pub struct DataDirOptions {
     pub node_id: i32,
 }
 
-/// What the files of the root know about one log before it is opened.
+impl DataDirOptions {
+    /// A root of the broker with this number, of whatever cluster it says it is.
+    pub fn of_node(node_id: i32) -> Self {
+        Self { cluster_id: None, node_id }
+    }
+
+    /// The same, of this cluster only.
+    pub fn in_cluster(self, cluster_id: impl Into<String>) -> Self {
+        Self { cluster_id: Some(cluster_id.into()), ..self }
+    }
+}
+
+/// What the files of the root know about one log before it is opened. There will be more: write
+/// `OpenHints { clean, ..OpenHints::default() }`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenHints {
     /// Whether the last stop was clean; `None` if nobody can tell.

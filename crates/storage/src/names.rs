@@ -47,6 +47,7 @@ impl SegmentFile {
 
 /// Where a file of a segment is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum SegmentFileState {
     /// In use (no further suffix).
     Live,

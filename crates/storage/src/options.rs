@@ -25,7 +25,8 @@ pub enum FlushPolicy {
     EachAppend,
 }
 
-/// The limits and policies of one log. `Default` is Kafka 4.1's; names follow Kafka's topic configuration.
+/// The limits and policies of one log. `Default` is Kafka 4.1's; names follow Kafka's topic configuration. There will be
+/// more: write `LogOptions { segment_bytes, ..LogOptions::default() }`.
 ///
 /// Clones share [`LogOptions::open_files`] and [`LogOptions::scrub_rate`], so that options made once and cloned for each log bound them all.
 #[derive(Clone, Debug)]

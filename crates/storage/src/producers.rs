@@ -58,6 +58,7 @@ impl ProducerBatch {
 
 /// What the sequence numbers of a batch say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Sequence {
     /// The batch is the next one: append it.
     New,

@@ -19,6 +19,7 @@ use crate::{LeaderEpoch, Offset, TimestampMs};
 
 /// How much to read, and up to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReadLimit {
     /// The most bytes to return. Whole batches only, so it is usually less.
     pub max_bytes: usize,
@@ -38,6 +39,11 @@ impl ReadLimit {
     /// About `max_bytes`, at least one batch, up to the end of the log.
     pub fn bytes(max_bytes: usize) -> Self {
         Self { max_bytes, upper: Offset::MAX, at_least_one: true, generation: None, verified: false }
+    }
+
+    /// The same limit, and nothing rather than a first batch that is larger.
+    pub fn or_nothing(self) -> Self {
+        Self { at_least_one: false, ..self }
     }
 
     /// The same limit, for this generation only.

@@ -39,6 +39,7 @@ impl BufferPolicy {
 
 /// What became of a record that was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pushed {
     /// It is in the buffer, and **not in the log**: no reader sees it, it has no offset, and it is gone if the process
     /// ends.

@@ -93,7 +93,7 @@ fn reads_begin_and_end_where_they_should() {
     let read = |from: i64, limit| log.read(Offset(from), limit).map(|found| (found.first.0, found.next.0));
     assert_eq!(read(3, ReadLimit::bytes(1)).unwrap(), (3, 4), "at least one");
     assert_eq!(read(3, ReadLimit::bytes(3 * one + 5)).unwrap(), (3, 6), "whole batches");
-    assert_eq!(read(3, ReadLimit { at_least_one: false, ..ReadLimit::bytes(one - 1) }).unwrap(), (3, 3));
+    assert_eq!(read(3, ReadLimit::bytes(one - 1).or_nothing()).unwrap(), (3, 3));
     assert_eq!(read(3, ReadLimit::bytes(1 << 20).below(Offset(7))).unwrap(), (3, 7));
     assert_eq!(read(3, ReadLimit::bytes(1 << 20).below(Offset(3))).unwrap(), (3, 3));
     assert_eq!(read(3, ReadLimit::bytes(1 << 20).below(Offset(0))).unwrap(), (3, 3));

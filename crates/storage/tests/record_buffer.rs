@@ -59,6 +59,7 @@ fn records_come_in_batches_of_the_size_asked_for_and_in_order() {
                     assert_eq!((appended.first.0, appended.last.0), (number as i64 - 8, number as i64 - 1));
                     assert_eq!(appended.durability, Durability::Buffered);
                 }
+                other => panic!("{other:?}"),
             }
         }
         assert_eq!(buffer.close(NOW).unwrap().end, Offset(25));

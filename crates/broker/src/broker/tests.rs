@@ -107,7 +107,7 @@ async fn what_went_away_while_the_broker_joined_is_removed() {
     let (fs, of): (Arc<dyn Fs>, _) = (Arc::new(OsFs), TopicPartition::new("t", 0));
     let id = TopicId([7; 16]);
     {
-        let options = DataDirOptions { cluster_id: None, node_id: 1 };
+        let options = DataDirOptions::of_node(1);
         let (data, _) = DataDir::open(Arc::clone(&fs), &services.config.data_dir, options).expect("opened");
         let made = data.create_partition(&of, id).expect("made");
         Log::open_with(Arc::clone(&fs), &made, LogOptions::default(), OpenHints::default()).expect("a log");

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::offset_map::SLOT_BYTES;
 use crate::options::InvalidOption;
 
-/// How a log is compacted (`cleanup.policy=compact`). `Default` is Kafka 4.1's; names follow Kafka's.
+/// How a log is compacted (`cleanup.policy=compact`). `Default` is Kafka 4.1's; names follow Kafka's. There will be more:
+/// write `CompactionOptions { delete_retention_ms, ..CompactionOptions::default() }`.
 ///
 /// Clones share [`CompactionOptions::memory`].
 #[derive(Clone, Debug)]

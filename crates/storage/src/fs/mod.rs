@@ -27,6 +27,7 @@ pub use sim::{Call, Fault, SimFs, SimulatedCrash};
 
 /// How [`Fs::open`] opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OpenMode {
     /// An existing file, for reading.
     Read,

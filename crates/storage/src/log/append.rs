@@ -21,6 +21,7 @@ const SMALL_BATCH_BYTES: usize = 2048;
 
 /// How safe an append is when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// In the operating system's memory: it survives a crash of the process, not a power cut.
     Buffered,

@@ -140,7 +140,7 @@ fn s36_a_record_larger_than_the_limits_of_today_is_read_recovered_and_replicated
 #[test]
 fn s21_the_longest_topic_name_makes_a_directory_that_is_found_again() {
     let directory = tempfile::tempdir().unwrap();
-    let options = || DataDirOptions { cluster_id: Some("a".to_owned()), node_id: 1 };
+    let options = || DataDirOptions::of_node(1).in_cluster("a");
     let open = || DataDir::open(Arc::new(OsFs), directory.path(), options()).unwrap();
     let (data, _) = open();
     let partition = TopicPartition::new("t".repeat(249), 49_999);

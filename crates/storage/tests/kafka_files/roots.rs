@@ -29,7 +29,7 @@ pub(crate) fn open(root: &Root) -> Opened {
         copy_files(&partition.dir, &copy.path().join(&partition.name));
     }
     let node_id = node_id(&root.expected);
-    let (data, report) = DataDir::open(OsFs::shared(), copy.path(), DataDirOptions { cluster_id: None, node_id })
+    let (data, report) = DataDir::open(OsFs::shared(), copy.path(), DataDirOptions::of_node(node_id))
         .unwrap_or_else(|error| panic!("{}: {error}", root.id));
     assert_eq!(report.clean, !root.expected["clean_shutdown"].is_null(), "{}", root.id);
     assert_eq!(report.warnings, [], "{}", root.id);
