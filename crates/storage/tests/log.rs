@@ -44,13 +44,24 @@ fn what_is_appended_is_read_back_over_many_segments_and_after_a_clean_close() {
 fn a_crash_of_the_process_loses_nothing() {
     let fs = disk(2);
     let log = filled(&fs, &small(), 30);
-    let before = contents(&log.reader());
-    drop(log);
+    let mut records = contents(&log.reader());
+    // Killed: nothing of what it would do at its end is done.
+    let fs = fs.process_crash_image();
     let (mut log, report) = open(&fs, &small());
     assert!(!report.clean && report.cut.is_none(), "{report:?}");
-    assert_eq!(contents(&log.reader()), before);
+    assert_eq!(contents(&log.reader()), records);
     assert_eq!(log.flushed(), Offset(30), "opening synced what it found");
-    assert_eq!(log.checkpoint().unwrap(), Offset(30));
+    // What was acknowledged keeps its offsets, whatever comes after.
+    for number in 0..10 {
+        let value = [u8::try_from(200 + number).unwrap(); 40];
+        assert_eq!(append(&mut log, &batch(T0, &[value])), 30 + number);
+        records.push((30 + number, value.to_vec()));
+    }
+    assert_eq!(contents(&log.reader()), records);
+    let (mut log, report) = open(&fs.process_crash_image(), &small());
+    assert!(report.cut.is_none(), "{report:?}");
+    assert_eq!(contents(&log.reader()), records);
+    assert_eq!(log.checkpoint().unwrap(), Offset(40));
 }
 
 #[test]
