@@ -26,6 +26,22 @@ impl Told {
 
 /// Warns of everything in the files of a log that was not as it should be when it was opened.
 pub(crate) fn tell_recovery(partition: &TopicPartition, report: &RecoveryReport) {
+    for missing in &report.missing {
+        tracing::warn!(
+            %partition, first_offset = missing.start.0, end_offset = missing.end.0, log_end_offset = report.end.0,
+            "records are gone that were synced, with their file or the end of it; look at the disk. From the log's end on \
+             their offsets are given to other records"
+        );
+    }
+    if report.foreign_mark {
+        tracing::warn!(
+            %partition, flushed_offset = report.flushed.0,
+            "the files are not as this broker left them: another program wrote or cut them; what it recorded of them is not gone by"
+        );
+    }
+    for name in &report.ignored {
+        tracing::warn!(%partition, name, "passed over in the partition's directory: no log has a file of this name");
+    }
     for damaged in &report.rotten {
         tell_damaged(partition, damaged);
     }

@@ -85,6 +85,14 @@ pub(crate) struct LogState {
     pub(crate) mark: Option<FlushMark>,
 }
 
+impl LogState {
+    /// All records below were synced.
+    pub(crate) fn synced(&self) -> Offset {
+        let marked = self.mark.map_or(self.recovery_point, |mark| mark.offset.max(self.recovery_point));
+        if self.clean { self.end } else { marked }
+    }
+}
+
 /// The state file of one log. The writer and the jobs that sync for it share it.
 #[derive(Debug)]
 pub(crate) struct StateFile {

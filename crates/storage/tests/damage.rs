@@ -313,7 +313,8 @@ fn batches_behind_damage_are_kept_where_the_log_goes_on_at_its_start() {
         let at = usize::try_from((damaged - base) * size).unwrap();
         fs.corrupt(&path(&format!("{base:020}.log")), |bytes| bytes[at + 70] ^= 1).unwrap();
         fs.remove_file(&path("highwater-state")).unwrap();
-        let hints = OpenHints { log_start: Some(Offset(15)), ..OpenHints::default() };
+        let (recovery_point, log_start) = (Some(Offset(0)), Some(Offset(15)));
+        let hints = OpenHints { recovery_point, log_start, ..OpenHints::default() };
         let (log, report) = open_hinted(&fs, &small(), hints);
         assert_eq!((log.start(), log.end(), log.segments().len()), (Offset(15), Offset(15), 1), "{report:?}");
         assert!(matches!(report.cut.unwrap().reason, CutReason::BelowLogStart { .. }));
@@ -388,19 +389,6 @@ fn a_length_that_lies_below_the_recovery_point_is_an_error_for_its_range_only() 
     assert_eq!(before.next, base);
     let next_segment = log.segments()[2].base;
     assert_eq!(log.read(next_segment, ReadLimit::bytes(1)).unwrap().first, next_segment);
-}
-
-#[test]
-fn s07_a_clean_mark_about_another_end_is_not_believed() {
-    let fs = disk(1);
-    let all = closed(&fs);
-    // A tool cut the last batch off, and left half a header.
-    let last = segment_names(&fs, ".log").pop().unwrap();
-    fs.corrupt(&path(&last), |bytes| bytes.truncate(bytes.len() - numbered(0, 90).len())).unwrap();
-    let (log, report) = open(&fs, &small());
-    assert!(!report.clean);
-    assert_eq!(log.end(), Offset(19));
-    assert_eq!(contents(&log.reader()), all[..19]);
 }
 
 #[test]

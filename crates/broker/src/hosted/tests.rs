@@ -160,3 +160,37 @@ fn what_recovery_found_is_told_with_file_and_position() {
     // It was told: the scrubber says nothing of it.
     assert_eq!(Told::at_open(log.damage()).news(log.damage()), []);
 }
+
+#[test]
+fn missing_records_another_programs_traces_and_strange_names_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = LogOptions { retention: false, ..LogOptions::default() };
+    fill(dir.path(), &options, true);
+    let of = TopicPartition::new("t", 0);
+    let path = dir.path().join("00000000000000000000.log");
+    let file = std::fs::OpenOptions::new().write(true).open(path).expect("a file");
+    let bytes = file.metadata().expect("metadata").len();
+    file.set_len(bytes / 3 * 2).expect("cut");
+    std::fs::write(dir.path().join("notes.txt"), "?").expect("written");
+    std::fs::create_dir(dir.path().join("lost+found")).expect("made");
+    let (log, report) = Log::open(dir.path(), options.clone()).expect("a log");
+    let told = Lines::of(|| damage::tell_recovery(&of, &report));
+    let expected: [&[&str]; 4] = [
+        &["records are gone that were synced", "first_offset=2 ", "end_offset=3 ", "log_end_offset=2"],
+        &["another program"],
+        &["no log has a file of this name", "name=\"lost+found\""],
+        &["no log has a file of this name", "name=\"notes.txt\""],
+    ];
+    assert_eq!(told.len(), expected.len(), "{told:#?}");
+    for (line, parts) in told.iter().zip(expected) {
+        assert!(parts.iter().chain(&["partition=t-0"]).all(|part| line.contains(part)), "{parts:?}: {line}");
+    }
+    // What is there and belongs there is nothing to tell.
+    log.close().expect("closed");
+    for name in ["notes.txt", "lost+found"] {
+        let path = dir.path().join(name);
+        if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) }.expect("gone");
+    }
+    let (_log, report) = Log::open(dir.path(), options).expect("a log");
+    assert_eq!(Lines::of(|| damage::tell_recovery(&of, &report)), Vec::<String>::new());
+}

@@ -54,6 +54,8 @@ pub enum FaultKind {
     Gap,
     /// A segment's data file is gone, and its index files are left.
     SegmentMissing,
+    /// Records that were synced are not there: the last files are gone, or were cut short.
+    RecordsMissing,
     /// The offset index is missing.
     OffsetIndexMissing,
     /// The offset index is not what the batches say.
@@ -118,6 +120,7 @@ impl FaultKind {
         Self::ZeroTail,
         Self::Gap,
         Self::SegmentMissing,
+        Self::RecordsMissing,
         Self::OffsetIndexMissing,
         Self::OffsetIndex,
         Self::TimeIndexMissing,
@@ -218,6 +221,12 @@ impl FaultKind {
                 "removes the indexes that are left and goes on behind the gap, unless its own state file says that there was \
                  none",
                 "removes the indexes that are left and goes on behind the gap",
+            ),
+            Self::RecordsMissing => (
+                "records-missing",
+                Loss,
+                "gives their offsets to other records, and says so when it opens the log",
+                "gives their offsets to other records",
             ),
             Self::OffsetIndexMissing => ("index-missing", Error, REBUILT, REBUILT),
             Self::OffsetIndex => (

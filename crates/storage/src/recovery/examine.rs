@@ -22,7 +22,7 @@ use crate::scan::{Found, Walk};
 use crate::segment::{Place, Segment};
 use crate::segments::Segments;
 use crate::snapshots;
-use crate::state_file::{FlushMark, StateFile};
+use crate::state_file::{FlushMark, LogState, StateFile};
 use crate::survey::{Frame, Sound, Step, Stretch, Survey};
 use crate::tidy::Tidied;
 use crate::transactions;
@@ -101,6 +101,17 @@ impl Examined {
 
     /// A state file of ours beats the root's hints, which may be older; without one they serve.
     pub(super) fn run(&mut self, state: &StateFile, hints: OpenHints) -> Result<(), OpenError> {
+        // A segment holds 2^31 offsets. A recovery point that none of them can be is not this log's.
+        let reach = self.segments.last().map(|last| last.base() + i64::from(i32::MAX) + 1);
+        let recovery_point = hints.recovery_point.filter(|point| reach.is_none_or(|reach| *point <= reach));
+        let hints = OpenHints { recovery_point, ..hints };
+        let known = state.last();
+        self.examine(state, hints)?;
+        self.note_missing(known, hints);
+        Ok(())
+    }
+
+    fn examine(&mut self, state: &StateFile, hints: OpenHints) -> Result<(), OpenError> {
         let was_clean = hints.clean == Some(true);
         let mark = state.last().and_then(|known| known.mark);
         let mark = mark.filter(|_| !self.segments.is_empty());
@@ -136,6 +147,7 @@ impl Examined {
             self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first })?;
             return Ok(());
         }
+        let closed = state.last();
         let mut tail = None;
         if state.last().map_or(was_clean, |known| known.clean && (was_clean || !self.report.foreign_mark)) {
             let known_end = state.last().map(|known| known.end).or(hints.recovery_point);
@@ -148,7 +160,16 @@ impl Examined {
             // It says "closed at N" about a log that ends elsewhere: another program was the last to write here.
             state.disown();
         }
-        let is_clean = state.last().map_or(was_clean, |known| known.clean);
+        let is_clean = match (state.last(), &tail) {
+            (Some(known), _) => known.clean,
+            (None, None) => was_clean,
+            // The root's marker is about the log that ends where its recovery point says; without one, not about what is
+            // left of ours.
+            (None, Some(tail)) => {
+                let went_on = closed.is_none_or(|closed| closed.end < tail.end);
+                was_clean && hints.recovery_point.map_or(went_on, |point| point <= tail.end)
+            }
+        };
         match tail.filter(|_| is_clean) {
             Some(Tail { active, end, rotten, repairs }) => {
                 for stretch in rotten {
@@ -174,14 +195,18 @@ impl Examined {
                 let synced = match own {
                     Some(own) if was_clean => own.recovery_point.max(hints.recovery_point.unwrap_or(Offset::ZERO)),
                     Some(own) => own.recovery_point,
-                    None => hints.recovery_point.unwrap_or(first),
+                    // Where nobody knows, it is the segments that tell: one is synced when the next is begun, by Kafka
+                    // soon after. Were that wrong for a batch, it would cost that batch, which nobody promised to keep.
+                    None => hints.recovery_point.or(self.segments.last().map(|last| last.base())).unwrap_or(first),
                 };
+                let is_guess = own.is_none() && hints.recovery_point.is_none();
                 let sync_failed = own.is_some_and(|known| known.sync_failed);
                 // A log that we wrote has no gaps between segments; one of Kafka's may.
                 let contiguous = known.is_some() && !passed_on;
                 // The epochs are written before the recovery point moves, not before the log start does.
                 let epochs_upto = synced.min(self.recovery_point);
-                self.scan(Trust::new(mark, state.is_whole(), synced), epochs_upto, contiguous, sync_failed)?;
+                let trust = Trust::new(mark, state.is_whole(), synced, is_guess);
+                self.scan(trust, epochs_upto, contiguous, sync_failed)?;
             }
         }
         let log_start = log_start(state);
@@ -191,6 +216,38 @@ impl Examined {
         }
         self.start = log_start.max(first);
         Ok(())
+    }
+
+    /// Notes records that were synced and are not there any more: at the end, and before the first segment.
+    fn note_missing(&mut self, known: Option<LogState>, hints: OpenHints) {
+        // Of the segments below the log start some may be left of those that were being removed.
+        for missing in &mut self.report.missing {
+            missing.start = missing.start.max(self.start);
+        }
+        self.report.missing.retain(|missing| missing.start < missing.end);
+        let was_clean = hints.clean == Some(true);
+        // A root that was closed well may have been so by another program, after us. It tells then where that one's log
+        // began, if not at a segment, and where it ended.
+        let start = known.and_then(|known| {
+            let told = if was_clean { hints.log_start? } else { Offset::ZERO };
+            Some(known.log_start.max(told))
+        });
+        let first = self.segments.first().map(|segment| segment.base());
+        if let (Some(start), Some(first)) = (start, first)
+            && !self.report.foreign_mark
+            && start < first
+        {
+            self.report.missing.insert(0, start..first);
+        }
+        let ended_here = was_clean && hints.recovery_point.is_some_and(|point| point <= self.end);
+        let synced = match known {
+            Some(known) if !ended_here => known.synced(),
+            Some(_) => return,
+            None => hints.recovery_point.unwrap_or(self.end),
+        };
+        if self.end < synced {
+            self.report.missing.push(self.end..synced);
+        }
     }
 
     /// Whether the batches end where the flush mark says, or did before they were damaged. If not, another program wrote

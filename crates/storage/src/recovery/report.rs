@@ -1,6 +1,7 @@
 //! What opening a log found, and what it did about it.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::Offset;
@@ -24,6 +25,10 @@ pub struct RecoveryReport {
     pub flushed: Offset,
     /// The flush mark does not fit the files (another program wrote here), and was ignored.
     pub foreign_mark: bool,
+    /// Offsets of records that were synced, as far as is known, and are not there any more, rising: segments that are gone,
+    /// and what was cut off the end, from [`RecoveryReport::end`] on. These are given again. Records that are there and
+    /// damaged are no such, nor what another program took away that closed the data root since.
+    pub missing: Vec<Range<Offset>>,
     /// Segments there are.
     pub segments: u32,
     /// Segments that were read batch by batch.

@@ -7,7 +7,7 @@ use super::examine::{Examined, take_epoch};
 use super::plan::Aside;
 use super::report::{Cut, CutReason, PutAside, RepairedField};
 use super::unread;
-use crate::batch::MAGIC_END;
+use crate::batch::{BatchFault, MAGIC_END};
 use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, OpenError};
 use crate::fs::File;
@@ -30,13 +30,27 @@ pub(super) struct Trust {
     offset: Offset,
     /// No newer mark can have been lost.
     is_latest: bool,
+    /// Nobody knows: all but the last segment is taken for synced.
+    is_guess: bool,
 }
 
 impl Trust {
-    pub(super) fn new(mark: Option<FlushMark>, is_latest: bool, recovery_point: Offset) -> Self {
+    pub(super) fn new(mark: Option<FlushMark>, is_latest: bool, recovery_point: Offset, is_guess: bool) -> Self {
         // Where the recovery point says more, the mark's position is of no use.
         let mark = mark.filter(|mark| mark.offset >= recovery_point);
-        Self { mark, is_latest, offset: mark.map_or(recovery_point, |mark| mark.offset) }
+        Self { mark, is_latest, offset: mark.map_or(recovery_point, |mark| mark.offset), is_guess }
+    }
+
+    /// Whether this is a write that was torn, whatever the offset says: no mark tells how long the last file was.
+    fn is_torn_end(&self, step: &Step, len: u64) -> bool {
+        self.mark.is_none()
+            && match step {
+                Step::Damage(Stretch { position, bytes, what, .. }) => {
+                    position + bytes == len && matches!(what, DamageKind::Batch(BatchFault::Partial { .. }))
+                }
+                Step::Zeros(_) => true,
+                Step::Batch(_) | Step::End => false,
+            }
     }
 
     fn mark_in(&self, segment: &Segment) -> Option<FlushMark> {
@@ -107,6 +121,9 @@ impl Examined {
                 break;
             }
             if segment.base() > scan.expected {
+                if contiguous {
+                    self.report.missing.push(scan.expected..segment.base());
+                }
                 (scan.expected, behind_gap) = (segment.base(), segment.base());
             }
             if let Some((position, reason)) = self.scan_segment(at, &segment, &mut scan)? {
@@ -143,6 +160,7 @@ impl Examined {
         let (base, len, path) = (segment.base(), segment.len(), segment.path());
         let file = segment.file()?;
         let next_base = self.segments.get(at + 1).map_or(Offset::MAX, |next| next.base());
+        let is_last = at + 1 == self.segments.len();
         let mut writer = IndexWriter::new(base, self.options.index_interval_bytes);
         let mut aborted = Vec::new();
         self.report.segments_scanned += 1;
@@ -167,14 +185,16 @@ impl Examined {
             let mut marked_epoch = None;
             stopped = loop {
                 let is_synced = is_synced.unwrap_or(scan.expected < scan.trust.offset);
-                if !is_synced {
+                if !is_synced || scan.trust.is_guess {
                     survey.verify();
-                    if scan.drops_unsynced && survey.position() < end {
-                        break Some((survey.position(), CutReason::SyncFailed));
-                    }
+                }
+                if !is_synced && scan.drops_unsynced && survey.position() < end {
+                    break Some((survey.position(), CutReason::SyncFailed));
                 }
                 let before = survey.epoch();
-                match survey.step().context("read", &path)? {
+                let step = survey.step().context("read", &path)?;
+                let is_synced = is_synced && !(is_last && scan.trust.is_torn_end(&step, len));
+                match step {
                     Step::Batch(mut batch) => {
                         if !is_synced && let Some(what) = torn_header(&batch) {
                             self.put_aside_behind(segment, &mut survey, batch.position)?;
@@ -211,7 +231,7 @@ impl Examined {
                     }
                     Step::Zeros(position) if is_synced => {
                         let (bytes, offsets) = (end - position, scan.expected..limit);
-                        let what = crate::batch::BatchFault::Length(0).into();
+                        let what = BatchFault::Length(0).into();
                         let stretch = Stretch { position, bytes, offsets, what };
                         scan.expected = self.rot(segment, stretch, end, scan.trust.offset);
                         break None;

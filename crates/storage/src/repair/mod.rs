@@ -218,7 +218,7 @@ impl RepairPlan {
                 self.rebuild.snapshots = Snapshots::All;
                 self.actions.push(RepairAction::Rebuild(fault.file));
             }
-            (FaultKind::State, ..) => self.actions.push(RepairAction::Rebuild(fault.file)),
+            (FaultKind::State | FaultKind::RecordsMissing, ..) => self.actions.push(RepairAction::Rebuild(fault.file)),
             _ if fault.severity() == Severity::Note => {}
             _ => self.left.push(fault),
         }

@@ -221,7 +221,10 @@ fn keep_all_house(log: &mut Log, now: TimestampMs) -> Result<(), ()> {
 }
 
 pub(crate) fn reopen(fs: &SimFs) -> Result<Log, OpenError> {
-    Log::open_with(Arc::new(fs.clone()), Path::new(DIR), options(), OpenHints::default()).map(|(log, _)| log)
+    Log::open_with(Arc::new(fs.clone()), Path::new(DIR), options(), OpenHints::default()).map(|(log, report)| {
+        assert!(report.missing.is_empty(), "what was synced is there: {report:?}");
+        log
+    })
 }
 
 /// A batch of two keys and values of a producer.

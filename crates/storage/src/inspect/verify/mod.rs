@@ -19,7 +19,7 @@ use crate::io::{IoContext, IoError};
 use crate::metadata_files::{MetadataFileError, read_topic_id};
 use crate::names::{SegmentFile, SegmentFileName};
 use crate::producers::{MAX_PRODUCERS, ProducerTable};
-use crate::state_file::{STATE_FILE, StateFile};
+use crate::state_file::{FlushMark, STATE_FILE, StateFile};
 use crate::{Offset, RepairedField};
 
 use super::fault::{Correction, Fault, FaultKind, Severity};
@@ -185,6 +185,8 @@ struct Verifier<'v> {
     /// Only one segment is looked at.
     is_alone: bool,
     next_snapshot: usize,
+    /// The last segment ends in bytes that are no batch.
+    ends_damaged: bool,
 }
 
 impl<'v> Verifier<'v> {
@@ -218,6 +220,7 @@ impl<'v> Verifier<'v> {
             knows_all,
             is_alone: false,
             next_snapshot: 0,
+            ends_damaged: false,
         })
     }
 
@@ -336,6 +339,7 @@ impl<'v> Verifier<'v> {
             }
         }
         self.expected = walk.expected();
+        self.ends_damaged = ends_damaged;
         if let Some(next) = next.filter(|next| *next > self.expected) {
             self.forget(self.expected..next, &mut checks)?;
         }
@@ -549,19 +553,33 @@ impl<'v> Verifier<'v> {
         Ok(())
     }
 
-    /// Whether the state file's end is the log's.
+    /// Whether the log ends where the state file says that it was closed, or reaches what it says was synced.
     fn state(&mut self, dir: &Path, end: Offset) -> Result<(), IoError> {
-        let state = StateFile::read(self.fs, dir)?.last();
-        let Some(state) = state.filter(|state| state.clean && state.end != end) else { return Ok(()) };
-        let (kind, what) = if state.end > end {
-            (FaultKind::State, format!("the log was closed at {}, and ends at {end}", state.end))
+        let Some(state) = StateFile::read(self.fs, dir)?.last() else { return Ok(()) };
+        let (verb, said) = if state.clean { ("closed", state.end) } else { ("synced", state.synced()) };
+        let path = dir.join(STATE_FILE);
+        // Bytes at the end that are no batch any more are told as what they are, and keep their offsets.
+        let is_there = self.ends_damaged && state.mark.is_some_and(|mark| self.reaches(&mark));
+        let foreign = if said > end && !is_there {
+            let what = format!("the log was {verb} up to {said}, and ends at {end}");
+            if !(self.root.clean && self.root.recovery_point.is_some_and(|point| point <= end)) {
+                self.found_in_motion(Fault::new(FaultKind::RecordsMissing, path, what).offsets(end..said));
+                return Ok(());
+            }
+            format!("{what}, as another program closed it")
+        } else if state.clean && said < end {
+            format!("the log was closed at {said}, and ends at {end}: another program wrote to it since")
         } else {
-            let what =
-                format!("the log was closed at {}, and ends at {end}: another program wrote to it since", state.end);
-            (FaultKind::StateForeign, what)
+            return Ok(());
         };
-        self.found_in_motion(Fault::new(kind, dir.join(STATE_FILE), what));
+        self.found_in_motion(Fault::new(FaultKind::StateForeign, path, foreign));
         Ok(())
+    }
+
+    /// Whether the file with a flush mark is as long as the mark says.
+    fn reaches(&self, mark: &FlushMark) -> bool {
+        let segments = &self.summary.files.segments;
+        segments.iter().any(|segment| segment.base == mark.segment_base && segment.log.bytes >= mark.position)
     }
 
     /// What the checkpoints of the root say of this log.
