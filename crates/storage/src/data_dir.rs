@@ -530,6 +530,27 @@ pub(crate) fn is_cut_short(file: &str, len: u64) -> bool {
     len < 4 && !(file == CLEANER_OFFSETS_FILE && len == 0)
 }
 
+/// What the files of a root know about the log in one of its directories, as [`DataDir::hints`] tells. Nothing is changed.
+pub(crate) fn hints_in(fs: &dyn Fs, root: &Path, dir: &Path) -> Result<OpenHints, IoError> {
+    let clean = Some(exists(fs, &root.join(CLEAN_SHUTDOWN_FILE))?);
+    let name = dir.file_name().and_then(|name| name.to_str()).and_then(PartitionDirName::parse);
+    // Under any other name it is not the log that the checkpoints tell of.
+    let Some(name) = name.filter(|name| name.role == PartitionDirRole::Current) else {
+        return Ok(OpenHints { clean, ..OpenHints::default() });
+    };
+    let known = |file: &str| match read_offsets(fs, &root.join(file)) {
+        Ok(offsets) => Ok(offsets.get(&name.topic_partition).copied()),
+        Err(CheckpointError::Io(error)) if error.kind() != io::ErrorKind::FileTooLarge => Err(error),
+        Err(_) => Ok(None), // As if it were not there.
+    };
+    Ok(OpenHints {
+        clean,
+        recovery_point: known(RECOVERY_POINTS_FILE)?,
+        log_start: known(LOG_STARTS_FILE)?,
+        cleaner_offset: known(CLEANER_OFFSETS_FILE)?,
+    })
+}
+
 /// Makes the root with its missing parents, durably; true if it was not there.
 fn create_root(fs: &dyn Fs, path: &Path) -> Result<bool, DataDirError> {
     match fs.metadata(path) {
@@ -573,7 +594,7 @@ fn check_owner(fs: &dyn Fs, root: &Path, options: &DataDirOptions) -> Result<Opt
 }
 
 /// Whether the marker was there, and the broker epoch in it. It is durably gone afterwards.
-fn take_clean_marker(fs: &dyn Fs, root: &Path) -> Result<(bool, Option<i64>), IoError> {
+pub(crate) fn take_clean_marker(fs: &dyn Fs, root: &Path) -> Result<(bool, Option<i64>), IoError> {
     let path = root.join(CLEAN_SHUTDOWN_FILE);
     if !exists(fs, &path)? {
         return Ok((false, None));

@@ -8,18 +8,19 @@ mod rolling;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{self, Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::checkpoint::{self, CheckpointError};
 use crate::compaction::Compactor;
-use crate::data_dir::OpenHints;
+use crate::data_dir::{self, OpenHints};
 use crate::epochs::{EpochEnd, EpochHistory};
 use crate::error::{Damaged, Fence, FlushError, OpenError, ReadError};
 use crate::flush::{JobControl, Sealed};
 use crate::fs::{DirLock, Fs, OsFs};
 use crate::housekeeping::{Kind, Unlink};
 use crate::indexes::IndexWriter;
+use crate::inspect::root_of;
 use crate::io::{IoContext, IoError};
 use crate::lock::lock_directory;
 use crate::names::SegmentFile;
@@ -78,7 +79,8 @@ pub struct Log {
     pub(crate) checkpoint_owed_since: Option<TimestampMs>,
     pub(crate) producers_looked_at: Option<TimestampMs>,
     pub(crate) topic_id: TopicId,
-    pub(crate) lock: Option<Box<dyn DirLock>>,
+    /// Of its directory, and of the data root that lies in, if the log was opened by itself.
+    pub(crate) locks: Vec<Box<dyn DirLock>>,
 }
 
 /// A segment, as [`Log::segments`] tells.
@@ -106,21 +108,38 @@ pub struct CloseReport {
 impl Log {
     /// Opens the log in a directory of its own, which is created if it is not there and locked until the log is dropped.
     ///
+    /// In a data root of this crate or of Kafka, which its name (`<topic>-<partition>`) and the files beside it tell, the
+    /// root is locked as well: one log of a root can be opened like this at a time, and none while a broker has the root
+    /// open. What the root knows of the log (the marker of a clean stop, recovery point, log start, how far it is
+    /// compacted) is gone by as [`DataDir::hints`](data_dir::DataDir::hints) has it, and the marker is removed: Kafka reads
+    /// its logs from their recovery points on after this. To open all logs of a root use [`DataDir`](data_dir::DataDir).
+    ///
     /// # Errors
-    /// If the directory is in use, an option is out of range or a file operation fails. Damage is no error: what was
-    /// done about it is in the report.
+    /// If the directory or its root is in use, an option is out of range or a file operation fails. Damage is no error:
+    /// what was done about it is in the report.
     pub fn open(dir: impl AsRef<Path>, options: LogOptions) -> Result<(Self, RecoveryReport), OpenError> {
         let (fs, dir): (Arc<dyn Fs>, _) = (Arc::new(OsFs), dir.as_ref());
-        match fs.create_dir(dir) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        options.validate()?;
+        // The root first: a broker takes nothing else.
+        let root = root_around(&*fs, dir)?;
+        let root_lock = root.as_ref().map(|(root, _)| lock_directory(&*fs, root)).transpose()?;
+        let is_new = match fs.create_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             created => {
                 created.context("create directory", dir)?;
                 checkpoint::sync_parent(&*fs, dir)?;
+                true
             }
-        }
+        };
         let lock = lock_directory(&*fs, dir)?;
-        let (mut log, report) = Self::open_with(fs, dir, options, OpenHints::default())?;
-        log.lock = Some(lock);
+        let mut hints = OpenHints::default();
+        if let Some((root, dir)) = &root {
+            // What is said of a log that was not there is about one of this name that was deleted.
+            hints = if is_new { hints } else { data_dir::hints_in(&*fs, root, dir)? };
+            data_dir::take_clean_marker(&*fs, root)?;
+        }
+        let (mut log, report) = Self::open_with(fs, dir, options, hints)?;
+        log.locks = [Some(lock), root_lock].into_iter().flatten().collect();
         Ok((log, report))
     }
 
@@ -130,7 +149,10 @@ impl Log {
     /// # Errors
     /// If a file operation fails. Damage is no error.
     pub fn open_read_only(dir: impl AsRef<Path>) -> Result<(LogReader, RecoveryReport), OpenError> {
-        Self::open_read_only_with(Arc::new(OsFs), dir.as_ref(), LogOptions::default(), OpenHints::default())
+        let (fs, dir): (Arc<dyn Fs>, _) = (Arc::new(OsFs), dir.as_ref());
+        let root = root_around(&*fs, dir)?;
+        let hints = root.map_or(Ok(OpenHints::default()), |(root, dir)| data_dir::hints_in(&*fs, &root, &dir))?;
+        Self::open_read_only_with(fs, dir, LogOptions::default(), hints)
     }
 
     /// As [`Log::open_read_only`], for a directory of a data root, with what the root knows about it.
@@ -407,6 +429,12 @@ impl fmt::Debug for Log {
             .field("flushed", &self.flushed())
             .finish_non_exhaustive()
     }
+}
+
+/// The data root that a directory lies in, if it does, and the directory with its name: it may be given as `.`.
+fn root_around(fs: &dyn Fs, dir: &Path) -> Result<Option<(PathBuf, PathBuf)>, OpenError> {
+    let dir = path::absolute(dir).context("find", dir)?;
+    Ok(root_of(fs, &dir).map(|root| (root, dir)))
 }
 
 /// Whether a write failed for want of room, which may be there again later.

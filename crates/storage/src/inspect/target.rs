@@ -99,7 +99,9 @@ impl Target {
 pub(crate) fn root_of(fs: &dyn Fs, partition_dir: &Path) -> Option<PathBuf> {
     partition_dir.file_name().and_then(|name| name.to_str()).and_then(PartitionDirName::parse)?;
     let root = parent_of(partition_dir);
-    RootFiles::NAMES.iter().any(|name| fs.metadata(&root.join(name)).is_ok()).then(|| root.to_owned())
+    // A broker that has just begun to make a root has made its lock first.
+    let mut names = RootFiles::NAMES.iter().chain([&LOCK_FILE]);
+    names.any(|name| fs.metadata(&root.join(name)).is_ok()).then(|| root.to_owned())
 }
 
 /// Who has a data root or a partition's directory open: a broker of ours or Kafka's, or a log that is open by itself.

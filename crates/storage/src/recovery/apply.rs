@@ -304,7 +304,7 @@ impl Examined {
             unsynced_since: None,
             checkpoint_owed_since: None,
             producers_looked_at: None,
-            lock: None,
+            locks: Vec::new(),
         };
         Ok((log, self.report))
     }
