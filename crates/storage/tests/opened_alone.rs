@@ -80,8 +80,7 @@ fn a_log_in_a_root_that_is_in_use_is_refused() {
 
     let (log, _) = Log::open(&dir, LogOptions::default()).unwrap();
     assert!(matches!(lock_directory(&OsFs, root.path()), Err(LockError::Held { .. })), "and keeps others out");
-    let options = DataDirOptions { cluster_id: None, node_id: 1 };
-    let opened = DataDir::open(OsFs::shared(), root.path(), options);
+    let opened = DataDir::open(OsFs::shared(), root.path(), DataDirOptions::of_node(1));
     assert!(opened.is_err(), "{opened:?}");
     drop(log);
     drop(lock_directory(&OsFs, root.path()).unwrap());
