@@ -45,7 +45,9 @@ pub struct FetchRequest {
 pub struct FetchGrant {
     /// Records below this offset may be read. It may be at or below `from`: then the answer is empty.
     pub upper: Offset,
-    /// The high watermark to tell.
+    /// The high watermark to tell. To consumers -1, which is "not known" in Kafka's protocol, as long as a new leader's
+    /// one has not reached the start of its leadership: its predecessor may have told a higher one. `upper` is what they
+    /// may read all the same.
     pub high_watermark: Offset,
     /// The end of what a read_committed consumer may see. Equals the high watermark while there are no transactions.
     pub last_stable_offset: Offset,
@@ -111,7 +113,7 @@ pub enum FetchError {
         log_start: Offset,
         /// The end of this log.
         log_end: Offset,
-        /// The high watermark.
+        /// The high watermark to tell, as in [`FetchGrant`].
         high_watermark: Offset,
     },
     /// A new leader does not know yet how far its predecessor's high watermark was (78).

@@ -33,6 +33,7 @@ impl Replica {
         if let Fetcher::Follower { id, broker_epoch, .. } = fetch.by {
             self.check_follower(leader, id, broker_epoch, fetch.current_leader_epoch)?;
         }
+        let high_watermark = self.told_high_watermark(leader, fetch.by);
         let diverging = match fit(log, fetch.last_fetched_epoch, fetch.from) {
             Fit::Fits => None,
             Fit::Diverges(end) => Some(end),
@@ -41,7 +42,7 @@ impl Replica {
                     from: fetch.from,
                     log_start: log.start(),
                     log_end: log.end(),
-                    high_watermark: self.high_watermark,
+                    high_watermark,
                 });
             }
         };
@@ -50,8 +51,8 @@ impl Replica {
                 Fetcher::Consumer { .. } => self.high_watermark,
                 Fetcher::Follower { .. } => log.end(),
             },
-            high_watermark: self.high_watermark,
-            last_stable_offset: self.high_watermark,
+            high_watermark,
+            last_stable_offset: high_watermark,
             log_start: log.start(),
             diverging,
             leader_epoch: leader.epoch,
@@ -91,8 +92,7 @@ impl Replica {
             Fetcher::Consumer { .. } => self.high_watermark,
             Fetcher::Follower { .. } => log.end(),
         };
-        // A new leader's high watermark may lie below its predecessor's until it has reached this epoch (KIP-207): its
-        // end would go backwards for consumers.
+        // As in `told_high_watermark`: the end would go backwards for consumers (KIP-207).
         let unknown = (upper < leader.epoch_start)
             .then_some(OffsetNotAvailable { high_watermark: self.high_watermark, epoch_start: leader.epoch_start });
         match (which, unknown) {
@@ -134,6 +134,15 @@ impl Replica {
         match &self.role {
             RoleState::Leader(leader) => Ok(leader),
             _ => Err(self.fetch_not_leader()),
+        }
+    }
+
+    /// A new leader's high watermark may lie below its predecessor's until it has reached the start of this leadership;
+    /// for consumers it would go back. Kafka tells it all the same in fetches, and only refuses ListOffsets.
+    fn told_high_watermark(&self, leader: &Leader, by: Fetcher) -> Offset {
+        match by {
+            Fetcher::Consumer { .. } if self.high_watermark < leader.epoch_start => Offset(-1),
+            Fetcher::Consumer { .. } | Fetcher::Follower { .. } => self.high_watermark,
         }
     }
 

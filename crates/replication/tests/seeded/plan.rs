@@ -35,6 +35,8 @@ pub(crate) enum Mutant {
     AcknowledgesAhead,
     /// Leaders take fetches of any epoch for ones of theirs, and do not compare histories.
     TrustsAnyEpoch,
+    /// Leaders count followers as in sync whatever they hold below the leader's log start, as Kafka does.
+    VouchesForAll,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +63,7 @@ pub(crate) const SETTLE_MS: i64 = 30_000;
 impl Plan {
     pub(crate) fn draw(random: &mut Random, mutant: Option<Mutant>) -> Self {
         let promise = match mutant {
-            Some(Mutant::ReturnsAsIfClean) => Promise::PowerCuts,
+            Some(Mutant::ReturnsAsIfClean | Mutant::VouchesForAll) => Promise::PowerCuts,
             Some(Mutant::CountsUnflushed) => Promise::SyncedPowerCuts,
             Some(_) => Promise::Kills,
             None => random.pick(&[
@@ -79,7 +81,7 @@ impl Plan {
         Self {
             promise,
             min_insync_replicas: if two { 2 } else { 1 },
-            retention: random.one_in(4),
+            retention: random.one_in(4) || mutant == Some(Mutant::VouchesForAll),
             mutant,
             heal_at: EPOCH_MS + random.between(600, 1_800),
             lost_one_in: random.pick(&[8, 20, 1_000_000]),

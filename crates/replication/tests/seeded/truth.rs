@@ -4,9 +4,14 @@
 //!   the same epoch at an offset are equal up to there (the second half of invariant I2). It holds unconditionally.
 //! - *Committed*: what any replica's high watermark has passed is the same record in every log whose high watermark has
 //!   passed it (I2), and is never another one later (I4). Consumers see nothing else.
-//! - *Acknowledged*: what was acknowledged to acks=all is in the log of every live member of every later ISR (I3).
+//! - *Members*: what is committed, and what was acknowledged to acks=all, is in the log of every live member of every
+//!   later ISR (I3), and it is the same record there.
+//! - *Deleted*: no log starts above what retention has deleted somewhere, below a high watermark. What is missing below a
+//!   log's start is missing by age, and not lost.
+//! - *Clients*: a high watermark or an end that was told to a client never goes back for it, nor does the log end below
+//!   where it is; what it reads has no gaps.
 //!
-//! The last two hold within the promise of the run: not after an unclean election.
+//! The first and the fourth hold unconditionally, the others within the promise of the run: not after an unclean election.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -32,7 +37,9 @@ pub(crate) struct Mirror {
 pub(crate) struct Truth {
     identity: BTreeMap<(i64, i32), (u64, i32)>,
     committed: BTreeMap<i64, Entry>,
-    pub(crate) acknowledged: Vec<(i64, u64)>,
+    acknowledged: BTreeMap<i64, u64>,
+    /// Retention has deleted up to here in some log.
+    deleted_below: i64,
 }
 
 impl Mirror {
@@ -116,11 +123,31 @@ impl Truth {
         assert_eq!(known.payload, payload, "offset {offset} shows two records");
     }
 
-    /// Each acknowledged record is in this log, as far as it has not been deleted by age.
-    pub(crate) fn holds_acknowledged(&self, whose: &str, mirror: &Mirror) {
-        for (offset, payload) in self.acknowledged.iter().filter(|acknowledged| acknowledged.0 >= mirror.start) {
+    /// A record was acknowledged to acks=all.
+    pub(crate) fn acknowledge(&mut self, offset: i64, payload: u64) {
+        let known = *self.acknowledged.entry(offset).or_insert(payload);
+        assert_eq!(known, payload, "two records were acknowledged at offset {offset}");
+    }
+
+    /// Retention was at work in a log that begins at `start` now.
+    pub(crate) fn deleted(&mut self, start: i64) {
+        self.deleted_below = self.deleted_below.max(start);
+    }
+
+    /// A log that begins at `start` lacks nothing but what was deleted by age.
+    pub(crate) fn begins(&self, whose: &str, start: i64) {
+        let deleted = self.deleted_below;
+        assert!(start <= deleted, "{whose} begins at {start}, committed records from {deleted} on are not deleted");
+    }
+
+    /// A member of the ISR has all that is committed and each acknowledged record, as far as its log goes back.
+    pub(crate) fn holds_everything(&self, whose: &str, mirror: &Mirror) {
+        for (offset, payload) in self.acknowledged.range(mirror.start..) {
             let found = mirror.at(*offset).map(|entry| entry.payload);
             assert_eq!(found, Some(*payload), "{whose} lacks offset {offset}, which was acknowledged");
+        }
+        for (offset, entry) in self.committed.range(mirror.start..) {
+            assert_eq!(mirror.at(*offset), Some(*entry), "{whose} lacks offset {offset}, which is committed");
         }
     }
 

@@ -10,11 +10,12 @@ use std::fmt::Write as _;
 
 use highwater_replication::{
     Acks, BrokerEpoch, BrokerId, Commit, CommitResult, Controller, CutReason, Effect, Election, FetchError,
-    FetchFailure, FetchReply, FetchRequest, FetchedRecords, Fetcher, Isolation, IsrDecision, PartitionFacts,
-    PartitionState, Produced, Role, Versioned, WaitToken, return_unclean,
+    FetchFailure, FetchReply, FetchRequest, FetchedRecords, Fetcher, Isolation, IsrDecision, ListedOffset,
+    PartitionFacts, PartitionState, Produced, Role, Versioned, WaitToken, Which, return_unclean,
 };
 use highwater_storage::{
-    BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, Offset, Record, TopicPartition, WorkJob, batches,
+    BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, LeaderEpoch, Offset, Record, TopicPartition, WorkJob,
+    batches,
 };
 
 use crate::node::{FetchId, Node, Parked, ProduceId};
@@ -22,6 +23,7 @@ use crate::plan::{EPOCH_MS, Mutant, Plan, Promise, SETTLE_MS, at};
 use crate::random::Random;
 use crate::store::Store;
 use crate::truth::Truth;
+use clients::Consumer;
 
 const NODES: usize = 3;
 const LONG_POLL_MS: i64 = 60;
@@ -161,7 +163,7 @@ pub(crate) struct World {
     /// The idempotent producer's batch that is not acknowledged yet, and where its next attempt goes.
     in_doubt: Option<(ProduceId, i64)>,
     sequence: u64,
-    consumer_at: i64,
+    consumer: Consumer,
     live_changed_at: i64,
     healed: bool,
     pub(crate) counts: Counts,
@@ -194,7 +196,7 @@ impl World {
             numbers: 0,
             in_doubt: None,
             sequence: 0,
-            consumer_at: 0,
+            consumer: Consumer::default(),
             live_changed_at: EPOCH_MS,
             healed: false,
             counts: Counts::default(),
@@ -321,7 +323,9 @@ impl World {
                     Some(Mutant::TrustsAnyEpoch) => {
                         request.current_leader_epoch = Some(running.partition.status().leader_epoch);
                         request.last_fetched_epoch = None;
+                        messages::vouch_for(&mut request);
                     }
+                    Some(Mutant::VouchesForAll) => messages::vouch_for(&mut request),
                     _ => {}
                 }
                 self.answer_fetch(node, id, &request, true);
@@ -366,6 +370,7 @@ impl World {
             Event::ProduceArrives(id, acks, batch) => self.produce_arrives(node, id, acks, batch),
             Event::WorkRuns(job) => {
                 running.partition.finish_work(now, job.run()).expect("a disk without errors");
+                self.truth.deleted(running.partition.log().start().0);
                 self.begin_work(node);
             }
             Event::Housekeeping => {
@@ -379,7 +384,9 @@ impl World {
     fn begin_work(&mut self, node: usize) {
         let after = self.random.between(1, 15);
         let Some(running) = &mut self.nodes[node].running else { return };
-        if let Some(job) = running.partition.begin_work(at(self.now)) {
+        let job = running.partition.begin_work(at(self.now));
+        self.truth.deleted(running.partition.log().start().0);
+        if let Some(job) = job {
             self.schedule(after, node, Event::WorkRuns(Box::new(job)));
         } else if self.random.one_in(4)
             && let Some(job) = running.partition.begin_checkpoint()
@@ -475,6 +482,7 @@ impl World {
         let Some(running) = &mut self.nodes[node].running else { return };
         running.mirror.follow(&running.partition, &mut self.truth);
         let status = running.partition.status();
+        self.truth.begins(&format!("node {}", node + 1), status.log_start.0);
         if loses_nothing {
             self.truth.commit(&mut running.mirror, status.high_watermark.0);
         }
@@ -556,7 +564,7 @@ impl World {
         }
         for node in &self.nodes {
             let running = node.running.as_ref().expect("it runs");
-            self.truth.holds_acknowledged(&format!("node {}", node.id), &running.mirror);
+            self.truth.holds_everything(&format!("node {}", node.id), &running.mirror);
         }
         assert!(self.truth.committed_below() <= stored[0].len() as i64 + start, "committed records are gone");
         // The idempotent producer's records are there once each and in order.

@@ -386,11 +386,20 @@ fn offsets_are_not_told_before_they_are_known() {
     assert_eq!(list(&rig, CONSUMER, Which::Latest), Err(not_available));
     assert_eq!(list(&rig, CONSUMER, Which::Earliest), at(0, -1));
     assert_eq!(list(&rig, replica, Which::Latest), at(5, 2));
+    // A fetch below is served, and does not tell either; a follower is told what there is.
+    let fetch =
+        |by, from| FetchRequest { by, current_leader_epoch: None, last_fetched_epoch: None, from: Offset(from) };
+    let told = |rig: &mut Rig, by| rig.fetch_as(&fetch(by, 0)).map(|grant| (grant.high_watermark.0, grant.upper.0));
+    assert_eq!((told(&mut rig, CONSUMER), told(&mut rig, replica)), (Ok((-1, 2)), Ok((2, 5))));
+    assert_eq!(rig.fetch_as(&fetch(CONSUMER, 0)).unwrap().last_stable_offset, Offset(-1));
+    let above = rig.fetch_as(&fetch(CONSUMER, 6));
+    assert!(matches!(above, Err(FetchError::OutOfRange { high_watermark: Offset(-1), .. })), "{above:?}");
     let search = |upper, missing| Ok(ListedOffset::Search { upper: Offset(upper), missing });
     assert_eq!(list(&rig, CONSUMER, Which::Timestamp(TimestampMs(3))), search(2, Some(unknown)));
     rig.fetch(2, 5);
     assert_eq!(list(&rig, CONSUMER, Which::Latest), at(5, 2));
     assert_eq!(list(&rig, CONSUMER, Which::MaxTimestamp), search(5, None));
+    assert_eq!(told(&mut rig, CONSUMER), Ok((5, 5)));
 }
 
 /// Facts 74, R20 and the epoch checks: who is refused with what, and that it leaves no trace.

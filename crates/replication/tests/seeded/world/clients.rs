@@ -84,17 +84,15 @@ impl World {
 
     pub(super) fn promise(&mut self, node: usize, id: ProduceId, base: Offset) {
         self.look(node);
-        for record in 0..id.count {
-            let acknowledged = (base.0 + i64::try_from(record).expect("few"), payload(id, record));
-            if !self.truth.acknowledged.contains(&acknowledged) {
-                self.truth.acknowledged.push(acknowledged);
-            }
-        }
         self.counts.acknowledged += id.count;
-        if self.loses_nothing() {
-            let state = self.store.state.as_ref().expect("a leader has one").value.clone();
-            self.check_members(&state);
+        if !self.loses_nothing() {
+            return;
         }
+        for record in 0..id.count {
+            self.truth.acknowledge(base.0 + i64::try_from(record).expect("few"), payload(id, record));
+        }
+        let state = self.store.state.as_ref().expect("a leader has one").value.clone();
+        self.check_members(&state);
     }
 
     pub(super) fn answered(&mut self, id: ProduceId, answer: Result<Offset, ()>) {
@@ -109,41 +107,83 @@ impl World {
         let again = self.random.between(10, 40);
         self.schedule(again, NOBODY, Event::ConsumerReads);
         let node = usize::try_from(self.random.below(3)).expect("a broker");
-        let now = at(self.now);
+        // One that names no epoch may be answered by a leader that is none any more: what it reads is true, and old.
+        let knows_epoch = !self.random.one_in(3);
         if self.nodes[node].paused_until > self.now || !self.loses_nothing() {
             return;
         }
+        let now = at(self.now);
         let Some(running) = &mut self.nodes[node].running else { return };
+        let consumer = &mut self.consumer;
         let request = FetchRequest {
             by: Fetcher::Consumer { isolation: Isolation::ReadUncommitted },
-            current_leader_epoch: None,
+            current_leader_epoch: consumer.leader_epoch.filter(|_| knows_epoch),
             last_fetched_epoch: None,
-            from: Offset(self.consumer_at),
+            from: Offset(consumer.at),
         };
         match running.partition.fetch(now, &request) {
             Ok(grant) => {
+                if consumer.leader_epoch.is_none_or(|known| grant.leader_epoch >= known) {
+                    consumer.leader_epoch = Some(grant.leader_epoch);
+                    consumer.told(grant.high_watermark, "high watermark");
+                    let (by, epoch) = (request.by, request.current_leader_epoch);
+                    if let Ok(ListedOffset::At { offset, .. }) = running.partition.list_offset(by, epoch, Which::Latest)
+                    {
+                        consumer.told(offset, "end");
+                    }
+                }
                 let bytes = running.read(&grant, request.from, 1 << 20);
                 for batch in batches(&bytes) {
                     let batch = batch.expect("whole batches");
                     for record in batch.records().expect("uncompressed") {
                         let record = record.expect("a whole record");
                         let offset = batch.header().base_offset().0 + i64::from(record.offset_delta);
-                        if offset >= self.consumer_at {
-                            assert!(offset < grant.high_watermark.0, "offset {offset} above the high watermark");
+                        if offset >= consumer.at {
+                            assert!(offset < grant.upper.0, "offset {offset} above the high watermark");
+                            assert_eq!(offset, consumer.at, "committed records are missing for a consumer");
                             let value = record.value.expect("a value").try_into().expect("eight bytes");
                             self.truth.consumed(offset, u64::from_be_bytes(value));
-                            self.consumer_at = offset + 1;
+                            consumer.at = offset + 1;
                             self.counts.consumed += 1;
                         }
                     }
                 }
             }
-            Err(FetchError::OutOfRange { log_start, .. }) if log_start.0 > self.consumer_at => {
-                self.consumer_at = log_start.0;
+            Err(FetchError::OutOfRange { log_start, .. }) if log_start.0 > consumer.at => {
+                consumer.at = log_start.0;
             }
+            Err(FetchError::OutOfRange { log_end, .. }) if request.current_leader_epoch.is_some() => {
+                panic!("a consumer is at {}, the committed log ends at {log_end}", consumer.at);
+            }
+            Err(FetchError::FencedLeaderEpoch { current, .. }) => consumer.leader_epoch = Some(current),
             Err(_) => {}
         }
         self.settle(node);
+    }
+}
+
+/// What a consumer knows.
+#[derive(Debug, Default)]
+pub(crate) struct Consumer {
+    /// The offset it reads next.
+    at: i64,
+    /// The latest leadership that it has heard of. With it, it does not take an older leader's word.
+    leader_epoch: Option<LeaderEpoch>,
+    /// The highest end of what is committed that it was told.
+    told: i64,
+}
+
+impl Consumer {
+    /// What is committed ends here, the leader says; -1 if it does not know yet.
+    fn told(&mut self, offset: Offset, what: &str) {
+        if offset.0 >= 0 {
+            assert!(
+                offset.0 >= self.told,
+                "the {what} of {offset} is committed, and for a client it was {}",
+                self.told
+            );
+            self.told = offset.0;
+        }
     }
 }
 

@@ -81,14 +81,14 @@ impl World {
         running.partition.apply_state(at(self.now), &state, &assignment());
     }
 
-    /// Invariant I3 at each new ISR.
+    /// Invariant I3 at each new ISR: all members that have not lost power hold the same committed records.
     pub(super) fn check_members(&self, state: &PartitionState) {
         if !self.loses_nothing() {
             return;
         }
         for node in self.nodes.iter().filter(|node| state.isr.contains(&node.id) && !node.damaged) {
             if let Some(running) = &node.running {
-                self.truth.holds_acknowledged(&format!("member {}", node.id), &running.mirror);
+                self.truth.holds_everything(&format!("member {}", node.id), &running.mirror);
             }
         }
     }

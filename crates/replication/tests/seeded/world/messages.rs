@@ -86,3 +86,10 @@ pub(super) fn request_of(id: &FetchId) -> FetchRequest {
         from: plan.from,
     }
 }
+
+/// Has a follower say that it holds nothing that the leader does not know.
+pub(super) fn vouch_for(request: &mut FetchRequest) {
+    if let Fetcher::Follower { log_start, .. } = &mut request.by {
+        *log_start = Offset(i64::MAX);
+    }
+}
