@@ -13,7 +13,7 @@ use std::sync::Arc;
 use highwater_storage::fs::{Fs, OpenMode, SimFs};
 use highwater_storage::io::FileExt;
 use highwater_storage::{
-    AppendError, BatchView, LeaderEpoch, Log, LogOptions, Offset, OpenHints, ReadError, ReadLimit, TimestampMs,
+    AppendError, BatchView, LeaderEpoch, Log, LogOptions, Offset, OpenHints, ReadError, ReadLimit, TimestampMs, batches,
 };
 
 use crate::input::Input;
@@ -75,6 +75,20 @@ pub(crate) fn pack(name: &str, content: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// The names in the log's directory, in order: a directory has none, and the same input must run the same program.
+pub(crate) fn file_names(fs: &SimFs) -> Vec<String> {
+    let entries = fs.read_dir(Path::new(DIR)).expect("the directory is there");
+    let mut names: Vec<String> = entries.into_iter().map(|entry| entry.name).collect();
+    names.sort();
+    names
+}
+
+pub(crate) fn file_bytes(fs: &SimFs, name: &str) -> Vec<u8> {
+    let mut found = Vec::new();
+    fs.corrupt(&Path::new(DIR).join(name), |bytes| found.clone_from(bytes)).expect("it is there");
+    found
+}
+
 /// What can be read of a log, and where it cannot.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Readable {
@@ -83,6 +97,20 @@ pub(crate) struct Readable {
 }
 
 impl Readable {
+    pub(crate) fn batches(&self) -> impl Iterator<Item = BatchView<'_>> {
+        batches(&self.bytes).map(|batch| batch.expect("only whole batches are read"))
+    }
+
+    /// Whether this batch is there, whatever its epoch, which no checksum covers.
+    pub(crate) fn holds(&self, batch: &BatchView<'_>) -> bool {
+        let at = |batch: &BatchView<'_>| (batch.header().base_offset(), batch.bytes()[16..].to_vec());
+        self.batches().any(|other| at(&other) == at(batch))
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.damaged.is_empty()
+    }
+
     pub(crate) fn of(log: &Log) -> Self {
         Self::within(log, ReadLimit::bytes(1 << 16))
     }

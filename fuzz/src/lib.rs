@@ -9,6 +9,7 @@ pub mod legacy_messages;
 pub mod log_operations;
 mod model;
 pub mod record_batch;
+mod repairs;
 #[cfg(test)]
 mod seeds;
 pub mod segment_recovery;

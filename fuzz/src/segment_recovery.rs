@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use highwater_storage::fs::{Fs, SimFs};
-use highwater_storage::{LeaderEpoch, LogOptions, Offset};
+use highwater_storage::{BatchView, LeaderEpoch, LogOptions, Offset};
 
-use crate::directory::{Readable, any_directory, unpack};
+use crate::directory::{Readable, any_directory, file_names, unpack};
 use crate::input::Input;
 use crate::model::{DIR, Model, NOW, batch, disk, open, options};
+use crate::repairs::repaired;
 
 /// Bytes at the front that decide on the log's options, how the program ends, and the damage.
 const END_BYTES: usize = 12;
@@ -22,15 +23,18 @@ pub fn run(data: &[u8]) {
     let (end, program) = data.split_at(data.len().min(END_BYTES));
     let (mut end, mut input) = (Input::new(end), Input::new(program));
     let options = options(&mut end);
-    match end.below(8) {
-        0 => return any_bytes(input.rest(), &options),
-        1 => return any_directory(&unpack(input.rest()), &options),
+    let mode = end.below(8);
+    match mode {
+        0 => return any_bytes(input.rest(), &options, end.flag()),
+        1 => return any_partition(&unpack(input.rest()), &options, end.flag()),
         _ => {}
     }
     let mut fs = disk();
     let mut log = open(&fs, &options).0;
     let mut model = Model::default();
     let mut epoch = LeaderEpoch(0);
+    // As often as not, so that the fuzzer is not slowed down for the rest.
+    let repairs = mode % 2 == 1;
     for _ in 0..1 + input.below(40) {
         match input.below(12) {
             0 => epoch.0 += 1 + i32::from(input.byte() % 3),
@@ -48,6 +52,8 @@ pub fn run(data: &[u8]) {
         }
     }
 
+    let appended = model.clone();
+    let mut has_one_damage = true;
     match end.below(3) {
         0 => {
             log.close().expect("the simulated disk works");
@@ -60,14 +66,21 @@ pub fn run(data: &[u8]) {
             if end.flag() {
                 damage_side_file(&fs, &mut end);
             } else if let Some(rotten) = damage_log(&fs, &options, &mut model, [recovery_point, flushed], &mut end) {
+                if repairs {
+                    repair(&fs, &options, &appended, true);
+                }
                 return rot(&fs, &options, &model, rotten, &mut input);
             }
         }
         _ => {
             let flushed = log.flushed();
+            has_one_damage = false;
             let images = fs.images(12, u64::from(end.byte()));
             drop(log);
             fs = images[end.below(images.len())].clone();
+            if repairs {
+                repair(&fs, &options, &appended, false);
+            }
             let left = open(&fs, &options).0.end();
             assert!(left >= flushed, "the log ends at {left}, and everything below {flushed} was flushed");
             assert!(left == model.boundary(left) && left <= model.end(), "the log ends at {left}, where no batch ends");
@@ -76,6 +89,9 @@ pub fn run(data: &[u8]) {
             let images = fs.images(4, 1);
             fs = images[end.below(images.len())].clone();
         }
+    }
+    if repairs {
+        repair(&fs, &options, &appended, has_one_damage);
     }
     reopened(&fs, &options, &mut model, epoch, &mut input);
 }
@@ -179,8 +195,11 @@ fn damage_log(
     }
     let spoilt = read(fs, segment);
     let now = spoilt.get(before..before + batch.bytes.len());
-    // Zeros may have been zeros before, and nothing is spoilt then.
+    // Zeros may have been zeros before. Then it is the next batch of the segment, if there is one, that is spoilt.
     if now == Some(&batch.bytes[..]) {
+        if spoilt.len() > before + batch.bytes.len() {
+            model.cut(batch.next);
+        }
         return None;
     }
     if was_flushed {
@@ -226,21 +245,46 @@ fn rot(fs: &SimFs, options: &LogOptions, model: &Model, rotten: usize, input: &m
     assert!(Readable::verified(&log) == found, "after a close it is another log");
 }
 
+/// Repairs a copy of a log: nothing is there that was not appended, and every batch that is whole, unless there is damage
+/// right behind it too: what is found between damage and damage may be part of a record.
+fn repair(fs: &SimFs, options: &LogOptions, appended: &Model, has_one_damage: bool) {
+    let found = repaired(fs, options).expect("nothing was compacted");
+    assert!(found.is_whole(), "a repaired log cannot be read through");
+    // Where one write tears at several places, a batch may be left with another base offset, which no checksum covers.
+    let covered = if has_one_damage { 0 } else { 16 };
+    let is_appended = |batch: BatchView<'_>| {
+        appended.batches.iter().any(|stored| stored.bytes[covered..] == batch.bytes()[covered..])
+    };
+    assert!(found.batches().all(is_appended), "a repair makes up a batch");
+    if !has_one_damage {
+        return;
+    }
+    let logs: Vec<Vec<u8>> = files(fs, |name| name.ends_with(".log")).iter().map(|path| read(fs, path)).collect();
+    for stored in &appended.batches {
+        let is_there = logs.iter().any(|log| log.windows(stored.bytes.len()).any(|bytes| bytes == stored.bytes));
+        let (batch, _) = BatchView::parse(&stored.bytes).expect("it was appended");
+        assert!(!is_there || found.holds(&batch), "a repair loses the batch at {}, which is whole", stored.base);
+    }
+}
+
+fn any_partition(fs: &SimFs, options: &LogOptions, repairs: bool) {
+    if repairs {
+        repaired(fs, options);
+    }
+    any_directory(fs, options);
+}
+
 /// A segment of any bytes.
-fn any_bytes(bytes: &[u8], options: &LogOptions) {
+fn any_bytes(bytes: &[u8], options: &LogOptions, repairs: bool) {
     let fs = disk();
     let path = Path::new(DIR).join("00000000000000000000.log");
     fs.open(&path, highwater_storage::fs::OpenMode::CreateNew).expect("the directory is empty");
     spoil(&fs, &path, |file| file.extend_from_slice(bytes));
-    any_directory(&fs, options);
+    any_partition(&fs, options, repairs);
 }
 
 fn files(fs: &SimFs, choose: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let entries = fs.read_dir(Path::new(DIR)).expect("the directory is there");
-    let mut names: Vec<String> = entries.into_iter().map(|entry| entry.name).collect();
-    // A directory has no order, and the same input must run the same program.
-    names.sort();
-    names.into_iter().filter(|name| choose(name)).map(|name| Path::new(DIR).join(name)).collect()
+    file_names(fs).into_iter().filter(|name| choose(name)).map(|name| Path::new(DIR).join(name)).collect()
 }
 
 fn base_of(path: &Path) -> Offset {

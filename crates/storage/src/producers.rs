@@ -301,6 +301,11 @@ impl ProducerTable {
         self.producers.iter().map(|(&id, state)| (id, state))
     }
 
+    /// Whether none wrote at or above an offset, as in a snapshot that was taken there.
+    pub(crate) fn is_below(&self, offset: Offset) -> bool {
+        self.producers.values().all(|state| state.last_offset() < offset)
+    }
+
     /// Offset of the first record of the oldest open transaction.
     pub fn first_open_transaction(&self) -> Option<Offset> {
         self.open.first().map(|(first, _)| *first)

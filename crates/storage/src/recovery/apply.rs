@@ -236,7 +236,9 @@ impl Examined {
         let none_needed = epochs.is_empty() && self.epochs_on_disk.is_none();
         self.report.epochs_rebuilt &= !none_needed;
         let mut epochs_written = none_needed || self.epochs_on_disk.as_ref() == Some(&epochs);
-        if self.report.epochs_rebuilt {
+        // What the scan has cut off, the file must not tell any more: soon the recovery point is above it, and there the next
+        // recovery would believe it.
+        if self.report.epochs_rebuilt || !(epochs_written || self.report.clean) {
             epochs_written = match write_epochs(&self.place, epochs.entries()) {
                 Err(error) if is_out_of_room(&error) => false,
                 written => written.map(|()| true)?,

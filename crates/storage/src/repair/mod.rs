@@ -17,7 +17,8 @@ use std::sync::Arc;
 use crate::checkpoint;
 use crate::fs::{DirLock, Fs};
 use crate::inspect::{
-    Correction, Fault, FaultKind, InspectError, PartitionFiles, Severity, Verified, VerifyEvent, root_of, verify_locked,
+    Correction, Fault, FaultKind, InspectError, PartitionFiles, Severity, Verified, VerifyEvent, root_of,
+    verify_as_closed, verify_locked,
 };
 use crate::io::{IoContext, IoError};
 use crate::lock::{LockError, lock_directory};
@@ -136,14 +137,20 @@ impl RepairPlan {
     /// # Errors
     /// If it cannot be looked at, or holds an interrupted compaction.
     pub fn of(fs: &dyn Fs, dir: &Path, read: &mut dyn FnMut(u64)) -> Result<Self, RepairError> {
-        let mut faults = Vec::new();
+        let mut plan = Self::none(dir);
         verify_locked(fs, dir, &mut |event| match event {
             VerifyEvent::Read(bytes) => read(bytes),
-            VerifyEvent::Found(fault) => faults.push(fault),
+            VerifyEvent::Found(fault) => plan.decide(fault),
         })?;
-        let mut plan = Self::none(dir);
-        for fault in faults {
-            plan.decide(fault);
+        if !plan.is_empty() {
+            // What is repaired counts as closed well, and then nothing in it may be unfinished: an index that a log which
+            // is still written to need not have, or epochs above the recovery point.
+            plan = Self::none(dir);
+            verify_as_closed(fs, dir, &mut |event| {
+                if let VerifyEvent::Found(fault) = event {
+                    plan.decide(fault);
+                }
+            })?;
         }
         let files = PartitionFiles::list(fs, dir)?;
         let is_swapped = |name: SegmentFileName| name.state != SegmentFileState::Live;

@@ -80,10 +80,15 @@ impl Rebuild {
         let summary = PartitionSummary::of(&*place.fs, &place.dir)?;
         let files = summary.files;
         let first = files.segments.first().map_or(Offset::ZERO, |segment| segment.base);
-        let mut due: Vec<Offset> = match &self.snapshots {
+        let due: Vec<Offset> = match &self.snapshots {
             Snapshots::All => files.segments.iter().skip(1).map(|segment| segment.base).chain([Offset::MAX]).collect(),
             Snapshots::At(offsets) => offsets.iter().copied().collect(),
         };
+        // The batches below the first segment's are gone. Nothing reads a snapshot of them.
+        let (gone, mut due): (Vec<_>, Vec<_>) = due.into_iter().partition(|due| *due < first);
+        for offset in gone {
+            place.remove(&place.path(offset, SegmentFile::ProducerSnapshot))?;
+        }
         due.reverse();
         // What lies before the first segment is known from its snapshot only.
         let before = snapshots::read(place, first, MAX_PRODUCERS)?;
@@ -192,8 +197,13 @@ impl Pass<'_> {
         }
         self.snapshots_up_to(end)?;
         // A snapshot of what lies behind the end is of another log, and misleads.
-        for past in std::mem::take(&mut self.due) {
+        let past = std::mem::take(&mut self.due);
+        for &past in &past {
             self.place.remove(&self.place.path(past, SegmentFile::ProducerSnapshot))?;
+        }
+        if !past.is_empty() && snapshots::list(self.place)?.is_empty() {
+            self.due.push(end);
+            self.snapshots_up_to(end)?;
         }
         if self.rebuild.epochs {
             self.write_epochs(log_start, end)?;

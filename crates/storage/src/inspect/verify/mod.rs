@@ -104,6 +104,16 @@ pub(crate) fn verify_locked(
     verify_summarized(fs, &summary, tell)
 }
 
+/// As [`verify_locked`], by the rules for a log that was closed well, however it was left.
+pub(crate) fn verify_as_closed(
+    fs: &dyn Fs,
+    dir: &Path,
+    tell: &mut dyn FnMut(VerifyEvent),
+) -> Result<Verified, InspectError> {
+    let summary = PartitionSummary { in_use_by: None, stop: Stop::Clean, ..PartitionSummary::of(fs, dir)? };
+    verify_summarized(fs, &summary, tell)
+}
+
 fn verify_summarized(
     fs: &dyn Fs,
     summary: &PartitionSummary,
@@ -201,6 +211,7 @@ impl<'v> Verifier<'v> {
         let mut knows_all = first == Offset::ZERO;
         if let Some((_, facts)) = summary.files.snapshots.iter().find(|(offset, _)| *offset == first)
             && let Some(Ok(table)) = snapshots::read(fs, facts, MAX_PRODUCERS)?
+            && table.is_below(first)
         {
             (producers, knows_all) = (table, true);
         }
@@ -327,7 +338,12 @@ impl<'v> Verifier<'v> {
                     self.damaged(files, next, &damaged, &mut checks)?;
                 }
                 Piece::Zeros { position, bytes } => {
-                    let fault = Fault::new(FaultKind::ZeroTail, path, "zeros to the end of the file");
+                    let fault = match next.filter(|next| *next > walk.expected()) {
+                        // Batches were there: the next segment begins where they end.
+                        Some(next) => Fault::new(FaultKind::Batch, path, "zeros in the place of batches")
+                            .offsets(walk.expected()..next),
+                        None => Fault::new(FaultKind::ZeroTail, path, "zeros to the end of the file"),
+                    };
                     self.found(fault.at(position).bytes(bytes));
                 }
             }
@@ -510,6 +526,8 @@ impl<'v> Verifier<'v> {
             match snapshots::read(self.fs, facts, MAX_PRODUCERS)? {
                 None => {}
                 Some(Err(fault)) => self.found(fault),
+                // The batches below it are gone, and those behind it say nothing of it.
+                Some(Ok(_)) if *at < known_from => {}
                 Some(Ok(table)) => {
                     let known = snapshots::Known { table: &self.producers, from: known_from, all: self.knows_all };
                     if let Some(fault) = snapshots::compare(facts, *at, &table, known) {
