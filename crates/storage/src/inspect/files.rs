@@ -14,6 +14,7 @@ use crate::{Offset, TimestampMs};
 
 /// What is known of a file without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileFacts {
     /// The file.
     pub path: PathBuf,
@@ -25,6 +26,7 @@ pub struct FileFacts {
 
 /// The files of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentFiles {
     /// The offset its name tells.
     pub base: Offset,
@@ -39,6 +41,16 @@ pub struct SegmentFiles {
 }
 
 impl SegmentFiles {
+    /// A data file on its own, whatever lies beside it.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn alone(fs: &dyn Fs, path: &Path, base: Offset) -> Result<Self, IoError> {
+        let metadata = fs.metadata(path).context("look at", path)?;
+        let log = FileFacts { path: path.to_owned(), bytes: metadata.len, modified: metadata.modified };
+        Ok(Self { base, log, offset_index: None, time_index: None, transaction_index: None })
+    }
+
     /// Whether the data file is on its own: of an index that is not beside it nothing can be said.
     pub(crate) fn is_bare(&self) -> bool {
         self.log.path.file_name().and_then(|name| name.to_str()).and_then(SegmentFileName::parse).is_none_or(|name| {

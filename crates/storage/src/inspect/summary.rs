@@ -24,6 +24,7 @@ use super::target::{in_use_by, root_of};
 
 /// How a log was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stop {
     /// It was closed well.
     Clean,
@@ -35,6 +36,7 @@ pub enum Stop {
 
 /// Who wrote a directory last, as far as it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Writer {
     /// This crate.
     Highwater,

@@ -31,6 +31,7 @@ pub struct DamagedBytes {
 
 /// A part of a segment's file.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Piece<'w> {
     /// A batch in its place whose checksum matches.
     Batch {

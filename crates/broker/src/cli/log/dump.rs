@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use highwater_storage::fs::{Fs, OpenMode};
 use highwater_storage::inspect::{
-    Correction, DamagedBytes, FileFacts, PartitionFiles, Piece, SegmentFiles, SegmentWalk, Target, position_before,
+    Correction, DamagedBytes, PartitionFiles, Piece, SegmentFiles, SegmentWalk, Target, position_before,
 };
 use highwater_storage::io::IoContext;
 use highwater_storage::names::SegmentFile;
@@ -88,10 +88,7 @@ impl Dump<'_> {
 
     /// A segment's file on its own: beside it there may be an index, or not.
     fn file(&mut self, path: &Path, base: Offset) -> anyhow::Result<()> {
-        let metadata = self.fs.metadata(path).context("look at", path)?;
-        let log = FileFacts { path: path.to_owned(), bytes: metadata.len, modified: metadata.modified };
-        let files = SegmentFiles { base, log, offset_index: None, time_index: None, transaction_index: None };
-        self.segment(&files, None)
+        self.segment(&SegmentFiles::alone(self.fs, path, base)?, None)
     }
 
     fn segment(&mut self, files: &SegmentFiles, next: Option<Offset>) -> anyhow::Result<()> {
@@ -124,6 +121,7 @@ impl Dump<'_> {
                     let object = json!({ "type": "zeros", "path": path, "position": position, "bytes": bytes });
                     self.output.object(&object)?;
                 }
+                other => anyhow::bail!("{}: {other:?} cannot be shown", path.display()),
             }
         }
     }

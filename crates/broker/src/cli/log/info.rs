@@ -198,6 +198,7 @@ fn writer_name(writer: Writer) -> &'static str {
         Writer::Highwater => "Highwater",
         Writer::Kafka => "Apache Kafka",
         Writer::KafkaAfterHighwater => "Apache Kafka after Highwater",
+        _ => "another program",
     }
 }
 
@@ -206,7 +207,7 @@ fn stop_name(summary: &PartitionSummary) -> &'static str {
         _ if summary.in_use_by.is_some() => "in use",
         Stop::Clean => "clean",
         Stop::Unclean => "not clean",
-        Stop::Unknown => "unknown",
+        _ => "unknown",
     }
 }
 
@@ -263,11 +264,12 @@ fn partition_object(summary: &PartitionSummary) -> Value {
             Writer::Highwater => "highwater",
             Writer::Kafka => "kafka",
             Writer::KafkaAfterHighwater => "kafka-after-highwater",
+            _ => "other",
         },
         "stop": match summary.stop {
             Stop::Clean => "clean",
             Stop::Unclean => "unclean",
-            Stop::Unknown => "unknown",
+            _ => "unknown",
         },
         "in_use_by": holder_object(summary.in_use_by.as_ref()),
         "log_start_offset": summary.log_start.0,
