@@ -150,8 +150,10 @@ impl Log {
     /// If a file operation fails. Damage is no error.
     pub fn open_read_only(dir: impl AsRef<Path>) -> Result<(LogReader, RecoveryReport), OpenError> {
         let (fs, dir): (Arc<dyn Fs>, _) = (Arc::new(OsFs), dir.as_ref());
-        let root = root_around(&*fs, dir)?;
-        let hints = root.map_or(Ok(OpenHints::default()), |(root, dir)| data_dir::hints_in(&*fs, &root, &dir))?;
+        let hints = match root_around(&*fs, dir)? {
+            Some((root, dir)) => data_dir::hints_in(&*fs, &root, &dir)?,
+            None => OpenHints::default(),
+        };
         Self::open_read_only_with(fs, dir, LogOptions::default(), hints)
     }
 

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::plan::{Plan, Repair};
 use super::report::{Cut, CutReason, RecoveryReport};
-use super::scan::Trust;
+use super::trust::Trust;
 use super::unread;
-use crate::batch::{BatchFault, HEADER_BYTES, MAGIC_END};
+use crate::batch::BatchFault;
 use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::OpenHints;
 use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, OpenError};
 use crate::flush::Sealed;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
-use crate::io::{FileExt, IoContext};
+use crate::io::IoContext;
 use crate::log::{Active, EPOCHS_FILE};
 use crate::names::SegmentFile;
 use crate::options::LogOptions;
@@ -22,7 +22,7 @@ use crate::scan::{Found, Walk};
 use crate::segment::{Place, Segment};
 use crate::segments::Segments;
 use crate::snapshots;
-use crate::state_file::{FlushMark, LogState, StateFile};
+use crate::state_file::{FlushMark, StateFile};
 use crate::survey::{Frame, Sound, Step, Stretch, Survey};
 use crate::tidy::Tidied;
 use crate::transactions;
@@ -102,7 +102,7 @@ impl Examined {
     /// A state file of ours beats the root's hints, which may be older; without one they serve.
     pub(super) fn run(&mut self, state: &StateFile, hints: OpenHints) -> Result<(), OpenError> {
         // A segment holds 2^31 offsets. A recovery point that none of them can be is not this log's.
-        let reach = self.segments.last().map(|last| last.base() + i64::from(i32::MAX) + 1);
+        let reach = self.last_base().map(|base| base + i64::from(i32::MAX) + 1);
         let recovery_point = hints.recovery_point.filter(|point| reach.is_none_or(|reach| *point <= reach));
         let hints = OpenHints { recovery_point, ..hints };
         let known = state.last();
@@ -197,7 +197,7 @@ impl Examined {
                     Some(own) => own.recovery_point,
                     // Where nobody knows, it is the segments that tell: one is synced when the next is begun, by Kafka
                     // soon after. Were that wrong for a batch, it would cost that batch, which nobody promised to keep.
-                    None => hints.recovery_point.or(self.segments.last().map(|last| last.base())).unwrap_or(first),
+                    None => hints.recovery_point.unwrap_or_else(|| self.last_base().unwrap_or(first)),
                 };
                 let is_guess = own.is_none() && hints.recovery_point.is_none();
                 let sync_failed = own.is_some_and(|known| known.sync_failed);
@@ -216,78 +216,6 @@ impl Examined {
         }
         self.start = log_start.max(first);
         Ok(())
-    }
-
-    /// Notes records that were synced and are not there any more: at the end, and before the first segment.
-    fn note_missing(&mut self, known: Option<LogState>, hints: OpenHints) {
-        // Of the segments below the log start some may be left of those that were being removed.
-        for missing in &mut self.report.missing {
-            missing.start = missing.start.max(self.start);
-        }
-        self.report.missing.retain(|missing| missing.start < missing.end);
-        let was_clean = hints.clean == Some(true);
-        // A root that was closed well may have been so by another program, after us. It tells then where that one's log
-        // began, if not at a segment, and where it ended.
-        let start = known.and_then(|known| {
-            let told = if was_clean { hints.log_start? } else { Offset::ZERO };
-            Some(known.log_start.max(told))
-        });
-        let first = self.segments.first().map(|segment| segment.base());
-        if let (Some(start), Some(first)) = (start, first)
-            && !self.report.foreign_mark
-            && start < first
-        {
-            self.report.missing.insert(0, start..first);
-        }
-        let ended_here = was_clean && hints.recovery_point.is_some_and(|point| point <= self.end);
-        let synced = match known {
-            Some(known) if !ended_here => known.synced(),
-            Some(_) => return,
-            None => hints.recovery_point.unwrap_or(self.end),
-        };
-        if self.end < synced {
-            self.report.missing.push(self.end..synced);
-        }
-    }
-
-    /// Whether the batches end where the flush mark says, or did before they were damaged. If not, another program wrote
-    /// here.
-    fn mark_fits(&self, mark: &FlushMark, log_start: Offset) -> Result<bool, OpenError> {
-        let Some(segment) = self.segments.iter().find(|segment| segment.base() == mark.segment_base) else {
-            // A segment without batches gives way to another, and one below the log start goes.
-            return Ok(mark.position == 0 || mark.offset <= log_start);
-        };
-        if segment.len() < mark.position {
-            return Ok(false);
-        }
-        let Some(bytes) = mark.position.checked_sub(mark.batch_position).filter(|bytes| *bytes > 0) else {
-            return Ok(true);
-        };
-        let kept = usize::try_from(bytes).unwrap_or(usize::MAX).min(HEADER_BYTES);
-        let mut found = vec![0; kept];
-        let file = segment.file()?;
-        file.read_full_at(&mut found, mark.batch_position).context("read", &segment.path())?;
-        let known = mark.header.get(..kept).unwrap_or_default();
-        if found == known || found.get(MAGIC_END..) == known.get(MAGIC_END..) {
-            return Ok(true);
-        }
-        let mut stands_there = Walk::small(&*file, mark.batch_position, mark.position);
-        if let Found::Batch(_, batch) = stands_there.next_batch().context("read", &segment.path())?
-            && batch.bytes().len() as u64 == bytes
-            && batch.crc_matches()
-        {
-            return Ok(false);
-        }
-        // No batch as it stands: what is left of ours, or of another's? It is ours if what should end there does, or if
-        // most of it is what it was.
-        let mut behind = Walk::small(&*file, mark.position, segment.len());
-        let ends_there = match behind.next_header().context("read", &segment.path())? {
-            Found::Batch(_, next) => next.base_offset() == mark.offset,
-            Found::End => true,
-            Found::Bad(..) => false,
-        };
-        let same = found.iter().zip(known).filter(|(found, known)| found == known).count();
-        Ok(ends_there || same * 2 >= kept)
     }
 
     /// Makes the first segment of a log that has none.

@@ -14,6 +14,7 @@ mod examine;
 mod plan;
 mod report;
 mod scan;
+mod trust;
 
 use std::io;
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::examine::{Examined, take_epoch};
 use super::plan::Aside;
 use super::report::{Cut, CutReason, PutAside, RepairedField};
+use super::trust::Trust;
 use super::unread;
 use crate::batch::{BatchFault, MAGIC_END};
 use crate::epochs::EpochHistory;
@@ -20,43 +21,6 @@ use crate::state_file::FlushMark;
 use crate::survey::{Fix, Frame, Sound, Step, Stretch, Survey};
 use crate::truncation::resume;
 use crate::{LeaderEpoch, Offset};
-
-/// Up to where the batches were synced: damage below is rot, above it is a torn write.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Trust {
-    /// The flush mark, if there is one and it fits: it tells the position too.
-    mark: Option<FlushMark>,
-    /// All offsets below were synced.
-    offset: Offset,
-    /// No newer mark can have been lost.
-    is_latest: bool,
-    /// Nobody knows: all but the last segment is taken for synced.
-    is_guess: bool,
-}
-
-impl Trust {
-    pub(super) fn new(mark: Option<FlushMark>, is_latest: bool, recovery_point: Offset, is_guess: bool) -> Self {
-        // Where the recovery point says more, the mark's position is of no use.
-        let mark = mark.filter(|mark| mark.offset >= recovery_point);
-        Self { mark, is_latest, offset: mark.map_or(recovery_point, |mark| mark.offset), is_guess }
-    }
-
-    /// Whether this is a write that was torn, whatever the offset says: no mark tells how long the last file was.
-    fn is_torn_end(&self, step: &Step, len: u64) -> bool {
-        self.mark.is_none()
-            && match step {
-                Step::Damage(Stretch { position, bytes, what, .. }) => {
-                    position + bytes == len && matches!(what, DamageKind::Batch(BatchFault::Partial { .. }))
-                }
-                Step::Zeros(_) => true,
-                Step::Batch(_) | Step::End => false,
-            }
-    }
-
-    fn mark_in(&self, segment: &Segment) -> Option<FlushMark> {
-        self.mark.filter(|mark| mark.segment_base == segment.base())
-    }
-}
 
 /// Where a scan is.
 struct Scan {
