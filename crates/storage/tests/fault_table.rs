@@ -1,25 +1,43 @@
-//! `docs/storage-faults.md` names a test for each fault: they are there, and each fault has one.
+//! `docs/storage-faults.md` names a test for each fault, and `docs/proof.md` one for each claim: they are there, and each
+//! fault has one.
 
 use std::fs;
 use std::path::Path;
 
 #[test]
 fn every_fault_names_tests_that_are_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let table = fs::read_to_string(root.join("../../docs/storage-faults.md")).expect("the table");
+    let table = document("storage-faults.md");
     let (mut faults, mut tests) = (0, 0);
     for row in table.lines().filter(|line| line.starts_with("| S")) {
         let last = row.trim_end_matches('|').rsplit('|').next().expect("cells");
         let named: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "{row}");
         for name in named {
-            let (file, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is no file::test"));
-            let source = fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-            let has_it = source.split("#[test]").skip(1).any(|behind| behind.contains(&format!("fn {test}(")));
-            assert!(has_it, "{file} has no test {test}");
+            is_a_test(name);
             tests += 1;
         }
         faults += 1;
     }
     assert!(faults > 40 && tests > faults, "{faults} faults, {tests} tests");
+}
+
+#[test]
+fn what_is_claimed_names_tests_that_are_there() {
+    let proof = document("proof.md");
+    let named = proof.split('`').skip(1).step_by(2).filter(|word| word.contains(".rs::"));
+    assert!(named.inspect(|name| is_a_test(name)).count() > 20);
+}
+
+fn document(name: &str) -> String {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    fs::read_to_string(document).expect("the document")
+}
+
+/// `file::test`, from this crate's directory.
+fn is_a_test(name: &str) {
+    let (file, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is no file::test"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let source = fs::read_to_string(source).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let has_it = source.split("#[test]").skip(1).any(|behind| behind.contains(&format!("fn {test}(")));
+    assert!(has_it, "{file} has no test {test}");
 }

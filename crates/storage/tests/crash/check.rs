@@ -1,9 +1,9 @@
 //! What an image of the disk must hold after a crash.
 
+use std::cell::Cell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use highwater_storage::fs::{Fs, SimFs};
 use highwater_storage::*;
@@ -20,8 +20,10 @@ const SECOND_IMAGES: usize = 4;
 /// After one in so many crashes an image is opened with a crash at each call of the opening.
 const INTERRUPTED_EVERY: u64 = 3;
 
-/// Images that were opened and held against what was promised.
-static TRIED: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Images that were opened and held against what was promised, by the test of this thread.
+    static TRIED: Cell<u64> = const { Cell::new(0) };
+}
 
 /// How many images to open per crash.
 pub(crate) fn images_per_crash() -> usize {
@@ -38,7 +40,7 @@ pub(crate) fn crash_everywhere(seed: u64, script: &[Op]) {
     let whole = disk(seed);
     run(&whole, script);
     assert!(!whole.crashed());
-    let before = TRIED.load(Ordering::Relaxed);
+    let before = TRIED.get();
     let mut losses = 0;
     for calls in 0..=whole.calls() {
         let fs = disk(seed);
@@ -61,7 +63,7 @@ pub(crate) fn crash_everywhere(seed: u64, script: &[Op]) {
         placed(place, || assert!(cuts || found.end >= run.before.end, "a killed process loses nothing: {found:?}"));
     }
     assert!(losses > 0, "images that lose nothing test nothing");
-    println!("{} images of {} crashes", TRIED.load(Ordering::Relaxed) - before, whole.calls() + 1);
+    println!("{} images of {} crashes", TRIED.get() - before, whole.calls() + 1);
 }
 
 /// Crashes at each call of the opening of an image. The image is made anew each time: what a power cut leaves does not
@@ -83,7 +85,7 @@ fn interrupt(run: &Run, image: &dyn Fn() -> Option<SimFs>, seed: u64, calls: u64
 
 /// Opens an image, checks it, and sees whether the log goes on.
 pub(crate) fn check_image(run: &Run, image: &SimFs, seed: u64) -> Contents {
-    TRIED.fetch_add(1, Ordering::Relaxed);
+    TRIED.set(TRIED.get() + 1);
     let mut log = reopen(image).expect("an image opens");
     let found = Contents::of(&log);
     check_prefix(run, &found);
