@@ -73,7 +73,7 @@ pub enum CopyError {
 #[derive(Debug)]
 #[must_use = "a job that is not run copies nothing"]
 pub struct CopyJob {
-    place: Place,
+    place: Arc<Place>,
     shared: Arc<Shared>,
     syncer: Syncer,
     control: Arc<JobControl>,
@@ -163,7 +163,7 @@ impl CopyJob {
             created => created.context("create directory", &temporary)?,
         }
         let lock = lock_directory(fs, &temporary)?;
-        let target = Place { dir: temporary.as_path().into(), ..self.place.clone() };
+        let target = Place { dir: temporary.as_path().into(), ..Place::clone(&self.place) };
         clear(&target)?;
         let made = self.fill(&target).and_then(|copied| {
             target.sync_dir()?;
@@ -366,7 +366,7 @@ impl CopyJob {
     fn still_stands(&self) -> Result<(), CopyError> {
         self.shared.usable()?;
         let segments = self.shared.segments();
-        let has_active = segments.all().iter().any(|segment| Arc::ptr_eq(segment, &self.active));
+        let has_active = segments.all().any(|segment| Arc::ptr_eq(segment, &self.active));
         if self.control.lowest_end() < self.end || !(has_active || self.active_len == 0) {
             return Err(CopyError::Superseded);
         }

@@ -83,7 +83,7 @@ impl JobControl {
 /// succeeds. It may not take for synced what the other has been told is lost.
 #[derive(Clone, Debug)]
 pub(crate) struct Syncer {
-    place: Place,
+    place: Arc<Place>,
     shared: Arc<Shared>,
     state: Arc<StateFile>,
 }
@@ -106,7 +106,7 @@ impl Syncer {
 #[derive(Debug)]
 #[must_use = "a job that is not run syncs nothing"]
 pub struct FlushJob {
-    place: Place,
+    place: Arc<Place>,
     syncer: Syncer,
     control: Arc<JobControl>,
     upto: Offset,

@@ -156,7 +156,7 @@ enum Work {
     /// It was done when it began, for it was quick.
     Done(Result<Step, FlushError>),
     Unlink {
-        place: Place,
+        place: Arc<Place>,
         unlink: Unlink,
     },
     ReadAge(Arc<Segment>),
@@ -164,7 +164,7 @@ enum Work {
     ZeroAhead(ZeroJob),
     Checkpoint(FlushJob),
     WriteIndexes {
-        place: Place,
+        place: Arc<Place>,
         segment: Arc<Segment>,
         end: Offset,
         indexes: Option<Arc<MemoryIndexes>>,
@@ -409,7 +409,7 @@ impl Log {
     ) -> Result<Option<Work>, FlushError> {
         let segments = self.shared.segments();
         let ages_count = self.options.retention && self.options.retention_ms >= 0;
-        let mut candidates = Vec::with_capacity(segments.all().len());
+        let mut candidates = Vec::with_capacity(segments.len());
         for (segment, end) in segments.with_ends(self.end()) {
             let timestamp = match segment.known_largest_timestamp().filter(|_| ages_count && end <= high_watermark) {
                 Some(largest) => self.age_from(largest, &segment.path(), now)?,

@@ -47,7 +47,7 @@ pub(crate) const EPOCHS_FILE: &str = "leader-epoch-checkpoint";
 /// Dropping a log is a crash as far as its files go: nothing is flushed, and the next open looks for a torn tail.
 /// [`Log::close`] is the other way to end.
 pub struct Log {
-    pub(crate) place: Place,
+    pub(crate) place: Arc<Place>,
     pub(crate) options: LogOptions,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Arc<StateFile>,
@@ -226,7 +226,7 @@ impl Log {
 
     /// Bytes of batches in all segments.
     pub fn size_bytes(&self) -> u64 {
-        self.shared.segments().all().iter().map(|segment| segment.len()).sum()
+        self.shared.segments().all().map(|segment| segment.len()).sum()
     }
 
     /// The segments, oldest first; appends go to the last.
@@ -242,7 +242,7 @@ impl Log {
 
     /// The damage that is known: found when the log was opened, by a read that met it, or by the scrubber.
     pub fn damage(&self) -> Vec<Damaged> {
-        self.shared.segments().all().iter().flat_map(|segment| segment.known_damage().all()).collect()
+        self.shared.segments().all().flat_map(|segment| segment.known_damage().all()).collect()
     }
 
     /// Goes up with each truncation; see [`LogReader::generation`].

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::fs::File;
 
@@ -110,6 +110,49 @@ impl FileSlot {
     /// Whether the file is open.
     pub(crate) fn is_open(&self) -> bool {
         relock(&self.file).is_some()
+    }
+}
+
+/// The place of one file that most of the time is not open: it takes no memory before it first is.
+#[derive(Debug, Default)]
+pub(crate) struct LazySlot {
+    slot: OnceLock<Arc<FileSlot>>,
+}
+
+impl LazySlot {
+    fn slot(&self) -> &Arc<FileSlot> {
+        self.slot.get_or_init(Arc::default)
+    }
+
+    /// As [`FileSlot::get`].
+    pub(crate) fn get(
+        &self,
+        bound: &OpenFiles,
+        open: impl FnOnce() -> io::Result<Arc<dyn File>>,
+    ) -> io::Result<Arc<dyn File>> {
+        self.slot().get(bound, open)
+    }
+
+    /// As [`FileSlot::release`].
+    pub(crate) fn release(&self) {
+        if let Some(slot) = self.slot.get() {
+            slot.release();
+        }
+    }
+
+    /// As [`FileSlot::preset`].
+    pub(crate) fn preset(&self, file: Arc<dyn File>) {
+        self.slot().preset(file);
+    }
+
+    /// Lets the file that was put in count, see [`OpenFiles::admit`].
+    pub(crate) fn admit(&self, bound: &OpenFiles) {
+        bound.admit(self.slot());
+    }
+
+    /// As [`FileSlot::is_open`].
+    pub(crate) fn is_open(&self) -> bool {
+        self.slot.get().is_some_and(|slot| slot.is_open())
     }
 }
 

@@ -453,7 +453,7 @@ impl LogReader {
             return;
         }
         let name = damaged.segment.file_name().and_then(|name| SegmentFileName::parse(name.to_str()?));
-        let segment = name.and_then(|name| segments.all().iter().find(|segment| segment.base() == name.base_offset));
+        let segment = name.and_then(|name| segments.at(name.base_offset));
         if let Some(segment) = segment {
             segment.known_damage().note(damaged.clone(), || self.shared.generation() == generation);
         }

@@ -99,7 +99,7 @@ struct Progress {
 /// A step of scrubbing, for any thread.
 #[derive(Debug)]
 pub(crate) struct ScrubJob {
-    place: Place,
+    place: Arc<Place>,
     shared: Arc<Shared>,
     rate: ScrubRate,
     now: TimestampMs,
@@ -229,7 +229,7 @@ impl ScrubJob {
     /// Whether the segment is still part of the log, and the log was not truncated since.
     fn still_stands(&self) -> bool {
         let has_segment = |segment| Arc::ptr_eq(segment, &self.progress.segment);
-        self.shared.generation() == self.generation && self.shared.segments().all().iter().any(has_segment)
+        self.shared.generation() == self.generation && self.shared.segments().all().any(has_segment)
     }
 
     /// Whether the segment was read to its end.

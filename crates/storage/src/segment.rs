@@ -8,7 +8,7 @@ mod look_up;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::{BatchHeader, BatchView};
 use crate::checkpoint::temporary_path;
@@ -19,7 +19,7 @@ use crate::index::TimeEntry;
 use crate::indexes::{FileIndexes, IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
-use crate::open_files::{FileSlot, OpenFiles};
+use crate::open_files::{LazySlot, OpenFiles};
 use crate::read_once::ReadOnce;
 use crate::scan::{Found, Walk};
 use crate::survey::{Frame, Sound, Step, Stretch, Survey};
@@ -29,7 +29,7 @@ use crate::{Offset, TimestampMs};
 /// The largest timestamp of a segment is not known yet: its time index was not read.
 const UNKNOWN: i64 = i64::MIN;
 
-/// The places of a log's files.
+/// The places of a log's files, which all its segments share.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// The file system.
@@ -80,12 +80,13 @@ pub(crate) struct Located {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    place: Place,
+    place: Arc<Place>,
     base: Offset,
     len: AtomicU64,
     largest_timestamp: AtomicI64,
-    file: Arc<FileSlot>,
-    inode: OnceLock<u64>,
+    file: LazySlot,
+    /// Its file's, once it was opened; 0 before, which no file has.
+    inode: AtomicU64,
     indexes: Mutex<Option<Indexes>>,
     transactions: SegmentTransactions,
     rebuilt: AtomicBool,
@@ -97,14 +98,14 @@ pub(crate) struct Segment {
 
 impl Segment {
     /// A segment whose file has `len` bytes of whole batches. Its indexes are read when they are first needed.
-    pub(crate) fn new(place: Place, base: Offset, len: u64) -> Self {
+    pub(crate) fn new(place: impl Into<Arc<Place>>, base: Offset, len: u64) -> Self {
         Self {
-            place,
+            place: place.into(),
             base,
             len: AtomicU64::new(len),
             largest_timestamp: AtomicI64::new(UNKNOWN),
-            file: Arc::default(),
-            inode: OnceLock::new(),
+            file: LazySlot::default(),
+            inode: AtomicU64::new(0),
             indexes: Mutex::new(None),
             transactions: SegmentTransactions::default(),
             rebuilt: AtomicBool::new(false),
@@ -116,21 +117,21 @@ impl Segment {
 
     /// A segment made by compaction from others, until [`Segment::in_place`] under the name of a replacement.
     pub(crate) fn replacement(
-        place: Place,
+        place: Arc<Place>,
         base: Offset,
         len: u64,
         largest_timestamp: TimestampMs,
         file: &dyn File,
     ) -> io::Result<Self> {
         let segment = Self::new(place, base, len);
-        let _ = segment.inode.set(file.metadata()?.inode);
+        segment.inode.store(file.metadata()?.inode, Ordering::Relaxed);
         segment.largest_timestamp.store(largest_timestamp.0, Ordering::Relaxed);
         segment.in_swap.store(true, Ordering::SeqCst);
         Ok(segment)
     }
 
     /// A segment of a log that is being opened; if it waits for its swap, its file still has the name of a replacement.
-    pub(crate) fn found(place: Place, base: Offset, waits_for_swap: bool) -> Result<Self, IoError> {
+    pub(crate) fn found(place: Arc<Place>, base: Offset, waits_for_swap: bool) -> Result<Self, IoError> {
         let segment = Self::new(place, base, 0);
         segment.in_swap.store(waits_for_swap, Ordering::SeqCst);
         let path = segment.path();
@@ -145,14 +146,14 @@ impl Segment {
 
     /// As [`Segment::found`], for the one that is read in several ways while the log is opened: its file is open, and
     /// what is read of it is kept in memory, until it is [released](Segment::release_file).
-    pub(crate) fn found_open(place: Place, base: Offset, waits_for_swap: bool) -> Result<Self, IoError> {
+    pub(crate) fn found_open(place: Arc<Place>, base: Offset, waits_for_swap: bool) -> Result<Self, IoError> {
         let segment = Self::new(place, base, 0);
         segment.in_swap.store(waits_for_swap, Ordering::SeqCst);
         let (file, metadata) = segment.open_data().context_at("open", || segment.path())?;
-        let _ = segment.inode.set(metadata.inode);
+        segment.inode.store(metadata.inode, Ordering::Relaxed);
         segment.len.store(metadata.len, Ordering::Release);
         segment.file.preset(Arc::new(ReadOnce::new(file, metadata.len)));
-        segment.place.open_files.admit(&segment.file);
+        segment.file.admit(&segment.place.open_files);
         Ok(segment)
     }
 
@@ -169,7 +170,7 @@ impl Segment {
     }
 
     /// The places of the log's files.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Arc<Place> {
         &self.place
     }
 
@@ -208,7 +209,8 @@ impl Segment {
     pub(crate) fn file(&self) -> Result<Arc<dyn File>, IoError> {
         let open = || {
             let (file, Metadata { inode, .. }) = self.open_data()?;
-            if *self.inode.get_or_init(|| inode) != inode {
+            let known = self.inode.compare_exchange(0, inode, Ordering::Relaxed, Ordering::Relaxed);
+            if known.is_err_and(|known| known != inode) {
                 return Err(io::Error::new(io::ErrorKind::NotFound, "the name is another file's now"));
             }
             Ok(file)
@@ -253,7 +255,7 @@ impl Segment {
         let file = file.context("create", &path)?;
         let inode = file.metadata().context("read metadata of", &path)?.inode;
         // A new segment: nobody can have opened its file before.
-        let _ = self.inode.set(inode);
+        self.inode.store(inode, Ordering::Relaxed);
         self.file.get(&self.place.open_files, || Ok(file)).context("open", &path).map(|_| ())
     }
 
@@ -276,7 +278,7 @@ impl Segment {
             own.sync_data().context("sync", &temporary)?;
             let inode = own.metadata().context("read metadata of", &temporary)?.inode;
             let segment = Self::new(self.place.clone(), self.base, len);
-            let _ = segment.inode.set(inode);
+            segment.inode.store(inode, Ordering::Relaxed);
             segment.file.preset(own);
             segment.transactions.set_from(&self.transactions);
             for damaged in self.damage.all() {
@@ -297,7 +299,7 @@ impl Segment {
         let (path, open_files) = (self.path(), &self.place.open_files);
         let temporary = temporary_path(&path);
         self.place.fs.rename(&temporary, &path).context("rename to its final name", &temporary)?;
-        open_files.admit(&self.file);
+        self.file.admit(open_files);
         Ok(())
     }
 

@@ -183,7 +183,7 @@ pub(crate) fn reload_from(
         }
         unusable.push(offset);
     }
-    let first = segments.all().first().map_or(end, |segment| segment.base());
+    let first = segments.first().map_or(end, |segment| segment.base());
     let without_snapshot = found.is_none() && first < end;
     let (from, mut producers) = found.unwrap_or_else(|| (first, ProducerTable::new(max_producers)));
     let ended = replay(segments, from, end, &mut producers)?;

@@ -30,7 +30,7 @@ use crate::batch::HEADER_BYTES;
 use crate::checkpoint::replace_file;
 use crate::fs::{File, Fs, OpenMode};
 use crate::io::{FileExt, IoContext, IoError};
-use crate::open_files::FileSlot;
+use crate::open_files::LazySlot;
 use crate::segment::Place;
 use crate::{Offset, TopicId};
 
@@ -98,7 +98,7 @@ impl LogState {
 pub(crate) struct StateFile {
     path: PathBuf,
     /// Open while it is written to, within the bound on open files: a mark is to cost one write.
-    file: Arc<FileSlot>,
+    file: LazySlot,
     slots: Mutex<Slots>,
     /// Whether it says that the log is not as its last clean close left it; asked before each append.
     says_unclean: AtomicBool,
@@ -148,7 +148,7 @@ impl StateFile {
             Err(error) => return Err(error).context("open", &path),
         }
         let says_unclean = AtomicBool::new(slots.last.is_some_and(|last| !last.clean));
-        Ok(Self { path, file: Arc::default(), slots: Mutex::new(slots), says_unclean })
+        Ok(Self { path, file: LazySlot::default(), slots: Mutex::new(slots), says_unclean })
     }
 
     /// What was last read or written.

@@ -88,7 +88,8 @@ pub(crate) struct SegmentTransactions {
 #[derive(Debug)]
 enum Aborted {
     Memory(Vec<AbortedTransaction>),
-    File(SealedTransactionIndex),
+    /// Boxed, for few segments have any.
+    File(Box<SealedTransactionIndex>),
 }
 
 impl SegmentTransactions {
@@ -227,7 +228,7 @@ fn load(place: &Place, base: Offset, end: Offset) -> Result<Option<Aborted>, IoE
         Err(error) => return Err(error).context("open", &path),
     };
     match SealedTransactionIndex::open(file, len, base, end) {
-        Ok(index) => Ok(Some(Aborted::File(index))),
+        Ok(index) => Ok(Some(Aborted::File(Box::new(index)))),
         Err(IndexError::Fault(_)) => Ok(None),
         Err(IndexError::Io(error)) => Err(error).context("read", &path),
     }
@@ -327,7 +328,7 @@ pub(crate) fn collect_between(
     if from >= upper {
         return Ok(found);
     }
-    let Some(first) = segments.holding(from).first().map(|segment| segment.base()) else { return Ok(found) };
+    let Some(first) = segments.holding(from).next().map(|segment| segment.base()) else { return Ok(found) };
     for (segment, end) in segments.with_ends(log_end).filter(|(segment, _)| segment.base() >= first) {
         if segment.collect_aborted(segments, end, (from, upper), &mut found)? {
             break;

@@ -35,8 +35,11 @@ pub(crate) const SEGMENT_FILES: [SegmentFile; 4] =
     [SegmentFile::Log, SegmentFile::OffsetIndex, SegmentFile::TimeIndex, SegmentFile::TransactionIndex];
 
 /// Removes segments for good, the last one first, so that a crash leaves a prefix and no hole.
-pub(crate) fn remove_segments(place: &Place, segments: &[Arc<Segment>]) -> Result<(), IoError> {
-    for segment in segments.iter().rev() {
+pub(crate) fn remove_segments<'s>(
+    place: &Place,
+    segments: impl DoubleEndedIterator<Item = &'s Arc<Segment>>,
+) -> Result<(), IoError> {
+    for segment in segments.rev() {
         for kind in SEGMENT_FILES {
             place.remove(&place.path(segment.base(), kind))?;
         }
@@ -106,7 +109,7 @@ impl Log {
         let mut aborted = segment.aborted(&segments, end_before)?;
         aborted.retain(|transaction| transaction.last_offset < kept_end);
         let (mut kept, removed) = segments.split_below(segment.base().next());
-        let bytes = segment.len() - position + removed.all().iter().map(|segment| segment.len()).sum::<u64>();
+        let bytes = segment.len() - position + removed.all().map(|segment| segment.len()).sum::<u64>();
 
         let mark = self.state.last().and_then(|state| state.mark).map(|known| {
             let kept = active.mark(kept_end);
@@ -123,7 +126,7 @@ impl Log {
             let segment = own.as_ref().unwrap_or(&segment);
             segment.set_indexes(Indexes::Memory(indexes));
             segment.transactions().set(aborted);
-            log.shared.set_segments(Segments::new(kept));
+            log.shared.set_segments(Segments::new(&kept));
             log.active = active;
             log.sealed.retain(|sealed| sealed.segment.base() < segment.base());
             segment.publish(position, log.active.indexes.largest_timestamp());
@@ -164,7 +167,7 @@ impl Log {
             Ok(())
         });
         done?;
-        let segments = u32::try_from(removed.all().len()).unwrap_or(u32::MAX);
+        let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
         Ok(Truncated { from, end: kept_end, bytes, segments })
     }
 
@@ -230,7 +233,7 @@ impl Log {
         self.record_state(self.start().max(start), self.recovery_point.min(base), None)?;
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
         // A full disk refuses the file here, where nothing has gone yet. One of this name makes room for it when it goes.
-        let replaces = removed.all().iter().any(|old| old.base() == base);
+        let replaces = removed.all().any(|old| old.base() == base);
         if !replaces && let Err(error) = segment.create_file() {
             self.half_done_closes(|log| Ok(log.record_state(log.start(), log.recovery_point, log.flush_mark())?))?;
             return Err(error.into());
@@ -241,7 +244,7 @@ impl Log {
             log.lower_marks(Offset(i64::MIN));
             log.active = Active::new(segment.clone(), &log.options);
             log.sealed.clear();
-            log.shared.set_segments(Segments::new(vec![segment.clone()]));
+            log.shared.set_segments(Segments::new(&[segment.clone()]));
             log.shared.set_start(start);
             log.shared.set_end(base);
             log.shared.set_flushed(base);
@@ -268,7 +271,7 @@ impl Log {
             Ok(())
         });
         done?;
-        let segments = u32::try_from(removed.all().len()).unwrap_or(u32::MAX);
+        let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
         Ok(Truncated { from, end: base, bytes, segments })
     }
 

@@ -21,7 +21,7 @@ pub(crate) const CLEANED_FILES: [SegmentFile; 4] =
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Output {
-    place: Place,
+    place: Arc<Place>,
     base: Offset,
     file: Arc<dyn File>,
     /// Bytes in the file.
@@ -49,7 +49,7 @@ pub(crate) struct Cleaned {
 
 impl Output {
     /// Begins a segment. A leftover of the same name is overwritten.
-    pub(crate) fn create(place: &Place, base: Offset, pending_max: usize) -> Result<Self, IoError> {
+    pub(crate) fn create(place: &Arc<Place>, base: Offset, pending_max: usize) -> Result<Self, IoError> {
         let path = path(place, base, SegmentFile::Log, SegmentFileState::Cleaned);
         let file = place.fs.open(&path, OpenMode::Truncate).context("create", &path)?;
         Ok(Self {
@@ -137,7 +137,7 @@ impl Output {
 
 impl Cleaned {
     /// The segment, for readers.
-    pub(crate) fn segment(&self, place: &Place) -> Result<Segment, IoError> {
+    pub(crate) fn segment(&self, place: &Arc<Place>) -> Result<Segment, IoError> {
         let path = path(place, self.base, SegmentFile::Log, SegmentFileState::Cleaned);
         let segment = Segment::replacement(place.clone(), self.base, self.len, self.largest_timestamp, &*self.file)
             .context("read metadata of", &path)?;

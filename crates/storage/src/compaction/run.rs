@@ -28,7 +28,7 @@ use crate::{Offset, TimestampMs};
 /// A compaction under way.
 #[derive(Debug)]
 pub(crate) struct Run {
-    place: Place,
+    place: Arc<Place>,
     shared: Arc<Shared>,
     control: Arc<JobControl>,
     log_options: LogOptions,
@@ -148,7 +148,7 @@ fn open(segment: &Segment) -> Result<Arc<dyn File>, Stop> {
 
 /// What the writer gives a compaction on its way.
 pub(crate) struct Begin {
-    pub(crate) place: Place,
+    pub(crate) place: Arc<Place>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) control: Arc<JobControl>,
     pub(crate) log_options: LogOptions,
@@ -237,7 +237,7 @@ impl Run {
         let dirty = std::mem::take(&mut cleanable.dirty).into();
         self.limit = limit;
         let segments = self.shared.segments();
-        let start = segments.all().first().map_or(limit, |segment| segment.base());
+        let start = segments.first().map_or(limit, |segment| segment.base());
         self.aborted = collect_between(&segments, self.shared.end(), start, limit)?;
         let transactions = Transactions::new(self.aborted.clone());
         self.stage = Stage::Map { dirty, position: 0, transactions };
@@ -379,7 +379,7 @@ impl Run {
 }
 
 struct Context<'r> {
-    place: &'r Place,
+    place: &'r Arc<Place>,
     log_options: &'r LogOptions,
     options: &'r CompactionOptions,
 }

@@ -39,7 +39,7 @@ pub(crate) enum Swapped {
 /// If nothing was changed. A failure after which a part of it may be done closes the log, and the next opening does the
 /// rest.
 pub(crate) fn swap(
-    place: &Place,
+    place: &Arc<Place>,
     shared: &Shared,
     control: &JobControl,
     upto: Offset,

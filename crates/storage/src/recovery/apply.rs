@@ -47,7 +47,7 @@ impl Examined {
         self.report.snapshots_removed += snapshots::remove_unusable(&self.place, &self.plan.unusable_snapshots)?;
         self.write_missing_indexes()?;
         self.put_aside()?;
-        remove_segments(&self.place, &self.plan.removed)?;
+        remove_segments(&self.place, self.plan.removed.iter())?;
         if self.plan.creates {
             if let Some(segment) = self.segments.first() {
                 segment.create_file()?;
@@ -275,7 +275,7 @@ impl Examined {
         self.report.start = self.start;
         self.report.end = self.end;
         self.report.segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
-        let segments = Segments::new(self.segments);
+        let segments = Segments::new(&self.segments);
         let undecided = Undecided::new(self.producers.first_open_transaction(), &self.ended);
         let shared = Shared::new(segments, epochs.entries(), undecided, (self.start, self.end));
         // Either the last stop was clean, or the scan synced it.

@@ -32,7 +32,7 @@ use crate::{LeaderEpoch, Offset};
 /// A log that is being opened, as far as it was examined.
 #[derive(Debug)]
 pub(super) struct Examined {
-    pub(super) place: Place,
+    pub(super) place: Arc<Place>,
     pub(super) options: LogOptions,
     pub(super) report: RecoveryReport,
     pub(super) plan: Plan,
@@ -65,7 +65,7 @@ struct Tail {
 }
 
 impl Examined {
-    pub(super) fn new(place: Place, options: LogOptions, tidied: Tidied) -> Result<Self, OpenError> {
+    pub(super) fn new(place: Arc<Place>, options: LogOptions, tidied: Tidied) -> Result<Self, OpenError> {
         let mut segments = Vec::with_capacity(tidied.segments.len());
         let mut unindexed = Vec::new();
         let last = tidied.segments.last_key_value().map(|(base, _)| *base);
@@ -382,7 +382,7 @@ impl Examined {
 
     /// Builds the indexes of those of the first `upto` segments that have none.
     pub(super) fn rebuild_missing_indexes(&mut self, upto: usize) -> Result<(), OpenError> {
-        let segments = Segments::new(self.segments.clone());
+        let segments = Segments::new(&self.segments);
         for (segment, end) in segments.with_ends(Offset::MAX).take(upto) {
             if segment.len() == 0 || !self.unindexed.contains(&segment.base()) {
                 continue;
@@ -399,7 +399,7 @@ impl Examined {
 
     /// The producers' state at the end of a log that was closed well.
     fn load_producers(&mut self) -> Result<(), OpenError> {
-        let segments = Segments::new(self.segments.clone());
+        let segments = Segments::new(&self.segments);
         if self.load_producers_from(&segments, self.end)? {
             // Every close leaves a snapshot, so all batches were read: what else went with it shows in them.
             self.report.indexes_rebuilt += transactions::reconcile_all(&segments, self.end).map_err(unread)?;
@@ -410,7 +410,7 @@ impl Examined {
 
     /// The producers' state where the scan begins; the scan takes in the rest.
     pub(super) fn load_producers_at(&mut self, base: Offset, floor: usize) -> Result<(), OpenError> {
-        let below = Segments::new(self.segments.iter().take(floor).cloned().collect());
+        let below = Segments::new(self.segments.get(..floor).unwrap_or_default());
         self.load_producers_from(&below, base)?;
         if floor > 0 {
             self.plan_snapshot(base)?;
@@ -444,7 +444,7 @@ impl Examined {
 
     /// Has the aborted transactions of the segment that grows on in memory.
     fn load_active_transactions(&mut self) -> Result<(), OpenError> {
-        let segments = Segments::new(self.segments.clone());
+        let segments = Segments::new(&self.segments);
         let Some(segment) = self.segments.last() else { return Ok(()) };
         let entries = segment.aborted(&segments, self.end).map_err(unread)?;
         if segment.transactions().rebuilt().is_some() {
@@ -461,7 +461,7 @@ impl Examined {
             return Ok(());
         }
         let mut epochs = EpochHistory::new();
-        let segments = Segments::new(self.segments.clone());
+        let segments = Segments::new(&self.segments);
         for (segment, next) in segments.holding_with_next(Offset::ZERO).take(upto) {
             let file = segment.file()?;
             let frame = Frame { epoch: epochs.latest(), ..Frame::whole(segment.base(), segment.len(), next) };

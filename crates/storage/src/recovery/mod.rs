@@ -43,7 +43,7 @@ pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Resul
     let (state, topic_id) = load_state(&place)?;
     let tidied = tidy::plan(&place)?;
     tidy::apply(&place, &tidied)?;
-    let mut examined = Examined::new(place, options, tidied)?;
+    let mut examined = Examined::new(Arc::new(place), options, tidied)?;
     examined.run(&state, hints)?;
     let (mut log, report) = examined.apply(state, topic_id)?;
     // Past the end it is of a history that was lost: nothing is known to be compacted.
@@ -60,7 +60,7 @@ pub(crate) fn open_read_only(
 ) -> Result<(LogReader, RecoveryReport), OpenError> {
     let (state, _) = load_state(&place)?;
     let tidied = tidy::plan(&place)?;
-    let mut examined = Examined::new(Place { read_only: true, ..place }, options, tidied)?;
+    let mut examined = Examined::new(Arc::new(Place { read_only: true, ..place }), options, tidied)?;
     examined.run(&state, hints)?;
     let Examined { mut report, segments, plan, mut epochs, producers, ended, start, end, .. } = examined;
     for repair in &plan.repairs {
@@ -76,7 +76,7 @@ pub(crate) fn open_read_only(
     epochs.truncate_from_end(end);
     epochs.truncate_from_start(start);
     let undecided = Undecided::new(producers.first_open_transaction(), &ended);
-    let shared = Shared::new(Segments::new(segments), epochs.entries(), undecided, (start, end));
+    let shared = Shared::new(Segments::new(&segments), epochs.entries(), undecided, (start, end));
     Ok((LogReader::new(Arc::new(shared)), report))
 }
 
