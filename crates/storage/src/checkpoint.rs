@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::SplitWhitespace;
+use std::sync::Arc;
 
 use crate::fs::{Fs, OpenMode};
 use crate::io::{FileExt, IoContext, IoError};
@@ -46,14 +47,37 @@ pub enum CheckpointError {
 /// # Errors
 /// [`CheckpointError::Malformed`] names the line that is none; [`CheckpointError::Io`] if the file cannot be read.
 pub fn read_offsets(fs: &dyn Fs, path: &Path) -> Result<BTreeMap<TopicPartition, Offset>, CheckpointError> {
+    read_offsets_where(fs, path, |_| true)
+}
+
+/// As [`read_offsets`], keeping the lines of `wanted` partitions only: a checkpoint may have any number of others.
+pub(crate) fn read_offsets_where(
+    fs: &dyn Fs,
+    path: &Path,
+    mut wanted: impl FnMut(&TopicPartition) -> bool,
+) -> Result<BTreeMap<TopicPartition, Offset>, CheckpointError> {
     let Some(text) = read_text(fs, path)? else { return Ok(BTreeMap::new()) };
-    let entries = parse(&text, |mut fields| {
-        let topic = fields.next()?;
+    let mut offsets = BTreeMap::new();
+    // The lines of a topic mostly follow each other: they share its name.
+    let mut topic: Arc<str> = Arc::default();
+    let parsed = parse(&text, |mut fields| {
+        let name = fields.next()?;
         let partition: i32 = fields.next()?.parse().ok().filter(|partition| *partition >= 0)?;
         let offset = parse_offset(fields.next()?)?;
-        fields.next().is_none().then(|| (TopicPartition::new(topic, partition), offset))
+        if fields.next().is_some() {
+            return None;
+        }
+        if *topic != *name {
+            topic = name.into();
+        }
+        let topic_partition = TopicPartition { topic: topic.clone(), partition };
+        if wanted(&topic_partition) {
+            offsets.insert(topic_partition, offset);
+        }
+        Some(())
     });
-    Ok(entries.map_err(|what| malformed(path, what))?.into_iter().collect())
+    parsed.map_err(|what| malformed(path, what))?;
+    Ok(offsets)
 }
 
 /// Writes a checkpoint of offsets per partition, in the order of the map, durably.
@@ -86,12 +110,17 @@ pub(crate) fn read_epochs_if_there(
     path: &Path,
 ) -> Result<Option<Vec<(LeaderEpoch, Offset)>>, CheckpointError> {
     let Some(text) = read_text(fs, path)? else { return Ok(None) };
-    let entries = parse(&text, |mut fields| {
+    let mut entries = Vec::new();
+    let parsed = parse(&text, |mut fields| {
         let epoch = LeaderEpoch(fields.next()?.parse().ok()?);
         let start = parse_offset(fields.next()?)?;
-        (fields.next().is_none() && epoch.is_some()).then_some((epoch, start))
+        if fields.next().is_some() || !epoch.is_some() {
+            return None;
+        }
+        entries.push((epoch, start));
+        Some(())
     });
-    let entries = entries.map_err(|what| malformed(path, what))?;
+    parsed.map_err(|what| malformed(path, what))?;
     for (at, (before, after)) in entries.iter().zip(entries.iter().skip(1)).enumerate() {
         if before.0 >= after.0 || before.1 >= after.1 {
             let what = format!("line {}: epochs and their starts must rise", at + 4);
@@ -192,25 +221,27 @@ fn format(lines: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// Reads the lines after the head by `entry`. The declared number is compared with the lines, never reserved.
-fn parse<T>(text: &str, entry: impl Fn(SplitWhitespace<'_>) -> Option<T>) -> Result<Vec<T>, String> {
+/// Has the lines after the head taken in by `entry`, which gives `None` for one that it cannot. The declared number is
+/// compared with the lines, never reserved.
+fn parse(text: &str, mut entry: impl FnMut(SplitWhitespace<'_>) -> Option<()>) -> Result<(), String> {
     let mut lines = text.lines();
-    let Some(version) = lines.next() else { return Ok(Vec::new()) };
+    let Some(version) = lines.next() else { return Ok(()) };
     if version.trim() != VERSION {
         return Err(format!("line 1: version {:?}, expected {VERSION}", start_of(version)));
     }
-    let Some(declared) = lines.next() else { return Ok(Vec::new()) };
+    let Some(declared) = lines.next() else { return Ok(()) };
     let declared: usize =
         declared.trim().parse().map_err(|_| format!("line 2: {:?} is not a number of entries", start_of(declared)))?;
-    let mut entries = Vec::new();
+    let mut follow = 0;
     for (at, line) in lines.enumerate() {
-        let parsed = entry(line.split_whitespace());
-        entries.push(parsed.ok_or_else(|| format!("line {}: {:?} is not an entry", at + 3, start_of(line)))?);
+        entry(line.split_whitespace())
+            .ok_or_else(|| format!("line {}: {:?} is not an entry", at + 3, start_of(line)))?;
+        follow += 1;
     }
-    if entries.len() != declared {
-        return Err(format!("line 2 says {declared} entries, {} follow", entries.len()));
+    if follow != declared {
+        return Err(format!("line 2 says {declared} entries, {follow} follow"));
     }
-    Ok(entries)
+    Ok(())
 }
 
 /// As much of a line as belongs in a message.

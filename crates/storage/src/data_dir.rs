@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::checkpoint::{
-    CheckpointError, parent_of, read_offsets, read_small_file, replace_file, sync_parent, write_offsets,
+    CheckpointError, parent_of, read_offsets_where, read_small_file, replace_file, sync_parent, write_offsets,
 };
 use crate::fs::{DirEntry, DirLock, FileKind, Fs};
 use crate::io::{IoContext, IoError};
@@ -478,7 +478,13 @@ impl Checkpoint {
         warnings: &mut Vec<DataDirWarning>,
     ) -> Result<Self, DataDirError> {
         let path = root.join(file);
-        let mut entries = match read_offsets(fs, &path) {
+        let mut dropped = 0_usize;
+        let is_known = |topic_partition: &TopicPartition| {
+            let is_known = known.binary_search(&topic_partition).is_ok();
+            dropped += usize::from(!is_known);
+            is_known
+        };
+        let entries = match read_offsets_where(fs, &path, is_known) {
             Ok(entries) => entries,
             Err(CheckpointError::Io(error)) => return Err(error.into()),
             Err(error @ CheckpointError::Malformed { .. }) => {
@@ -490,9 +496,7 @@ impl Checkpoint {
         if cut_short {
             warnings.push(DataDirWarning { path, what: "ignored: it is cut short".to_owned() });
         }
-        let lines = entries.len();
-        entries.retain(|topic_partition, _| known.binary_search(&topic_partition).is_ok());
-        let stored = !cut_short && lines == entries.len();
+        let stored = !cut_short && dropped == 0;
         Ok(Self { file, entries, stored })
     }
 
@@ -538,7 +542,8 @@ pub(crate) fn hints_in(fs: &dyn Fs, root: &Path, dir: &Path) -> Result<OpenHints
     let Some(name) = name.filter(|name| name.role == PartitionDirRole::Current) else {
         return Ok(OpenHints { clean, ..OpenHints::default() });
     };
-    let known = |file: &str| match read_offsets(fs, &root.join(file)) {
+    let is_it = |found: &TopicPartition| *found == name.topic_partition;
+    let known = |file: &str| match read_offsets_where(fs, &root.join(file), is_it) {
         Ok(offsets) => Ok(offsets.get(&name.topic_partition).copied()),
         Err(CheckpointError::Io(error)) if error.kind() != io::ErrorKind::FileTooLarge => Err(error),
         Err(_) => Ok(None), // As if it were not there.

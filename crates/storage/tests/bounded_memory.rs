@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use highwater_storage::data_dir::{DataDir, DataDirOptions};
 use highwater_storage::fs::OsFs;
 use highwater_storage::*;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
@@ -63,6 +64,8 @@ fn try_out(files: &Files, what: &str) {
     }
     let total: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
     assert!(total <= DIRECTORY_BYTES, "{what}: {total} bytes");
+    let (_, peak) = peak_of(|| repair::RepairPlan::of(&OsFs, directory.path(), &mut |_| {}));
+    assert!(peak < USING_BYTES_MAX, "{what}: verifying {total} bytes and planning their repair took {peak}");
     let open = || Log::open_with(Arc::new(OsFs), directory.path(), LogOptions::default(), OpenHints::default());
     let (opened, peak) = peak_of(open);
     assert!(peak < OPENING_BYTES_MAX, "{what}: opening {total} bytes took {peak}");
@@ -348,4 +351,66 @@ fn batches_that_decompress_to_very_much() {
         try_out(&vec![("00000000000000000000.log".to_owned(), batch)], &format!("{codec}"));
     }
     println!("opening took {:?} bytes at most, everything else {:?}", MOST[0], MOST[1]);
+}
+
+/// As many lines as fit into `bytes`, by what `line` makes of a number, with the head that Kafka writes.
+fn full_of_lines(bytes: usize, line: impl Fn(usize) -> String) -> (usize, Vec<u8>) {
+    let mut lines = String::new();
+    let mut count = 0;
+    while lines.len() < bytes - 40 {
+        lines.push_str(&line(count));
+        lines.push('\n');
+        count += 1;
+    }
+    (count, format!("0\n{count}\n{lines}").into_bytes())
+}
+
+/// A valid checkpoint of offsets has as many lines as fit: of one topic, and each of a topic of its own.
+#[test]
+fn checkpoints_of_offsets_that_are_full() {
+    let _alone = alone();
+    for (what, (count, bytes)) in [
+        ("one topic", full_of_lines(DIRECTORY_BYTES, |number| format!("a {number} 0"))),
+        ("many topics", full_of_lines(DIRECTORY_BYTES, |number| format!("{number} 0 0"))),
+        ("one partition", full_of_lines(DIRECTORY_BYTES, |_| "a 0 0".to_owned())),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let partition = directory.path().join("books-0");
+        std::fs::create_dir(&partition).unwrap();
+        let path = directory.path().join("recovery-point-offset-checkpoint");
+        std::fs::write(&path, &bytes).unwrap();
+        let (read, peak) = peak_of(|| checkpoint::read_offsets(&OsFs, &path).unwrap());
+        assert_eq!(read.len(), if what == "one partition" { 1 } else { count });
+        drop(read);
+        // What a caller asks for it gets: with names of their own, the lines take more than the file.
+        let most = if what == "many topics" { 16 << 20 } else { OPENING_BYTES_MAX };
+        assert!(peak < most, "{what}: reading {} bytes of {count} lines took {peak}", bytes.len());
+        let options = DataDirOptions::of_node(1);
+        let (opened, peak) = peak_of(|| DataDir::open(Arc::new(OsFs), directory.path(), options));
+        let (root, report) = opened.unwrap();
+        assert_eq!((root.partitions().len(), report.warnings.len()), (1, 0), "{:?}", report.warnings);
+        assert!(peak < 4 << 20, "{what}: opening the root took {peak}");
+    }
+}
+
+#[test]
+fn epochs_and_snapshots_that_are_full() {
+    let _alone = alone();
+    let log = ("00000000000000000000.log".to_owned(), stored(0, 0, &[[7; 20]; 3]));
+    let (_, epochs) = full_of_lines(DIRECTORY_BYTES - log.1.len(), |number| format!("{number} {number}"));
+    try_out(&vec![log.clone(), ("leader-epoch-checkpoint".to_owned(), epochs)], "epochs");
+
+    // Entries of 46 bytes, one for each producer.
+    let producers = (DIRECTORY_BYTES - 1000) / 46;
+    let mut snapshot = vec![0, 1, 0, 0, 0, 0];
+    snapshot.extend(i32::try_from(producers).unwrap().to_be_bytes());
+    for id in 0..producers as i64 {
+        snapshot.extend(id.to_be_bytes());
+        snapshot.extend([0; 38]);
+    }
+    let crc = crc32c::crc32c(&snapshot[6..]);
+    snapshot[2..6].copy_from_slice(&crc.to_be_bytes());
+    for base in [0, 3] {
+        try_out(&vec![log.clone(), (format!("{base:020}.snapshot"), snapshot.clone())], "producers");
+    }
 }

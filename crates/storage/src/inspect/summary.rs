@@ -227,7 +227,11 @@ impl RootFacts {
         let Some((dir, topic_partition)) = root_of(fs, partition_dir).zip(topic_partition) else {
             return Self::default();
         };
-        let offset = |file: &str| checkpoint::read_offsets(fs, &dir.join(file)).ok()?.get(topic_partition).copied();
+        let wanted = |found: &TopicPartition| found == topic_partition;
+        let offset = |file: &str| {
+            let offsets = checkpoint::read_offsets_where(fs, &dir.join(file), wanted).ok()?;
+            offsets.get(topic_partition).copied()
+        };
         Self {
             clean: fs.metadata(&dir.join(CLEAN_SHUTDOWN_FILE)).is_ok(),
             log_start: offset(LOG_STARTS_FILE),
