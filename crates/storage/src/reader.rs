@@ -346,7 +346,7 @@ impl LogReader {
                     largest = if whole && !by_batches {
                         in_segment
                     } else {
-                        largest.max(largest_between(segment, start, upper)?)
+                        largest.max(largest_between(segment, next, start, upper)?)
                     };
                 }
                 if largest == TimestampMs::NONE {
@@ -362,8 +362,8 @@ impl LogReader {
     }
 
     fn first_from(&self, segments: &Segments, timestamp: TimestampMs) -> Result<Option<FoundTimestamp>, ReadError> {
-        let start = self.shared.start();
-        for segment in segments.holding(start) {
+        let (start, end) = (self.shared.start(), self.shared.end());
+        for (segment, next) in segments.holding_with_next(start) {
             if segment.largest_timestamp()? < timestamp {
                 continue;
             }
@@ -371,7 +371,7 @@ impl LogReader {
             let mut near = segment.offset_before(timestamp)?.max(start);
             let wanted =
                 |header: &BatchHeader, near| header.max_timestamp() >= timestamp && header.last_offset() >= near;
-            while let Some(located) = segment.locate_where(near, |header| wanted(header, near))? {
+            while let Some(located) = segment.locate_where(near, next.min(end), |header| wanted(header, near))? {
                 near = located.header.next_offset();
                 match segment.read_batch(&located) {
                     Ok(bytes) => {
@@ -509,7 +509,7 @@ fn read_batches(
     // Whatever stops this after the first batch (a limit, a cut-off batch, damage) is for the next read to tell.
     while let Some(Ok((batch, length))) = bytes.get(whole..).map(BatchView::parse) {
         let (first, last, behind) = (batch.base_offset(), batch.last_offset(), whole + length);
-        if behind > most || first < next || last < first || last >= limit.upper {
+        if behind > most || first < next || last < first || last >= limit.upper.min(next_segment) {
             break;
         }
         let begins_behind = match bytes.get(behind..).and_then(|bytes| bytes.first_chunk()) {
@@ -529,15 +529,15 @@ fn read_batches(
     Ok((whole > 0).then_some(next))
 }
 
-/// The largest timestamp of a segment's records from `start` on and below `upper`.
-fn largest_between(segment: &Segment, start: Offset, upper: Offset) -> Result<TimestampMs, ReadError> {
+/// The largest timestamp of the records from `start` on and below `upper` in a segment whose offsets lie below `next`.
+fn largest_between(segment: &Segment, next: Offset, start: Offset, upper: Offset) -> Result<TimestampMs, ReadError> {
     let mut largest = TimestampMs::NONE;
     let mut near = start.max(segment.base());
     while near < upper {
         let wanted = |header: &BatchHeader| {
             header.last_offset() >= near && header.max_timestamp() > largest && header.record_count() != 0
         };
-        let Some(located) = segment.locate_where(near, wanted)? else { break };
+        let Some(located) = segment.locate_where(near, next, wanted)? else { break };
         let header = &located.header;
         if header.base_offset() >= start && header.last_offset() < upper {
             largest = header.max_timestamp();

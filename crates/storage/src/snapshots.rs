@@ -91,7 +91,7 @@ fn replay(
         return Ok(ended);
     }
     for (segment, next) in segments.holding_with_next(from).take_while(|(segment, _)| segment.base() < end) {
-        let first = segment.locate_where(from, |header| header.last_offset() >= from)?;
+        let first = segment.locate_where(from, next, |header| header.last_offset() >= from)?;
         let Some(Located { position, .. }) = first else { continue };
         let file = segment.file()?;
         let frame = Frame { position, ..Frame::whole(segment.base(), segment.len(), next) };

@@ -216,6 +216,11 @@ impl<'f> Survey<'f> {
         self.epoch
     }
 
+    /// The end of the last batch, or of the damage behind it.
+    pub(crate) fn expected(&self) -> Offset {
+        self.expected
+    }
+
     /// The next batch, or the damage before it.
     pub(crate) fn step(&mut self) -> io::Result<Step> {
         let position = self.position;

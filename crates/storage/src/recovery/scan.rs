@@ -134,6 +134,8 @@ impl Examined {
             Some(mark) => vec![(mark.position, mark.offset, Some(true)), (len, next_base, Some(false))],
             None => vec![(len, next_base, None)],
         };
+        // Where the next segment begins below the point, this one was synced to its last byte, whatever its offsets say.
+        let is_below = !is_last && next_base <= scan.trust.offset;
         let (mut position, mut stopped) = (0, None);
         let mut stays = len;
         let history = scan.history.take();
@@ -148,7 +150,7 @@ impl Examined {
             let mut survey = Survey::new(&*file, frame);
             let mut marked_epoch = None;
             stopped = loop {
-                let is_synced = is_synced.unwrap_or(scan.expected < scan.trust.offset);
+                let is_synced = is_synced.unwrap_or(is_below || scan.expected < scan.trust.offset);
                 if !is_synced || scan.trust.is_guess {
                     survey.verify();
                 }

@@ -2,7 +2,7 @@
 
 use super::{Located, Segment};
 use crate::Offset;
-use crate::batch::BatchHeader;
+use crate::batch::{BatchFault, BatchHeader};
 use crate::error::{DamageKind, Damaged, ReadError};
 use crate::fs::File;
 use crate::indexes::Indexes;
@@ -68,6 +68,13 @@ impl Segment {
                     return Err(self.damage(stretch).into());
                 }
                 Step::Damage(_) => {}
+                // Room that was allocated ahead has the next segment begin where the batches end. Here they are missing.
+                Step::Zeros(position) if survey.expected().max(target) < limit && limit < Offset::MAX => {
+                    let (bytes, offsets) = (len - position, survey.expected()..limit);
+                    return Err(self
+                        .damage(Stretch { position, bytes, offsets, what: BatchFault::Length(0).into() })
+                        .into());
+                }
                 Step::Zeros(_) | Step::End => return Ok(None),
             }
         }
@@ -82,24 +89,32 @@ impl Segment {
         self.locate_past_damage(target, limit, true)?.ok_or_else(|| missing(DamageKind::Short))
     }
 
-    /// The first batch that `wanted` wants, of those from (about) the one that holds `near` on. Damage is passed over.
+    /// The first batch that `wanted` wants, of those from (about) the one that holds `near` on. Damage is passed over. All
+    /// offsets of the segment lie below `limit`.
     pub(crate) fn locate_where(
         &self,
         near: Offset,
+        limit: Offset,
         wanted: impl Fn(&BatchHeader) -> bool,
     ) -> Result<Option<Located>, ReadError> {
         let (len, file) = (self.len(), self.file()?);
         let from = self.position_near(&*file, near, len)?;
-        let mut walk = Walk::small(&*file, from, len);
-        loop {
-            match walk.next_header().context_at("read", || self.path())? {
-                Found::Batch(position, header) if wanted(&header) => return Ok(Some(Located { position, header })),
-                Found::Batch(..) => {}
-                Found::End => return Ok(None),
-                Found::Bad(..) => break,
+        if !self.damage.is_some() {
+            let mut walk = Walk::small(&*file, from, len);
+            let mut expected = self.base;
+            loop {
+                match walk.next_header().context_at("read", || self.path())? {
+                    Found::Batch(_, header) if header.base_offset() < expected || header.last_offset() >= limit => {
+                        break;
+                    }
+                    Found::Batch(position, header) if wanted(&header) => return Ok(Some(Located { position, header })),
+                    Found::Batch(_, header) => expected = header.next_offset(),
+                    Found::End => return Ok(None),
+                    Found::Bad(..) => break,
+                }
             }
         }
-        let mut survey = self.survey(&*file, from, Offset::MAX);
+        let mut survey = self.survey(&*file, from, limit);
         loop {
             match survey.step().context_at("read", || self.path())? {
                 Step::Batch(batch) if self.mislabelled(&batch).is_none() && wanted(&batch.header) => {
