@@ -13,6 +13,7 @@ use highwater_storage::{
     FlushJob, LeaderEpoch, Log, LogOptions, Offset, OpenHints, ReadLimit, TimestampMs, WorkLimits,
 };
 
+use crate::directory::{beginning, found};
 use crate::input::Input;
 use crate::model::{Model, NOW, Stored, batch, disk, open, options};
 
@@ -33,17 +34,18 @@ struct Run {
 
 /// The target's body.
 pub fn run(data: &[u8]) {
-    let mut input = Input::new(data);
+    let (program, fs) = beginning(data);
+    let mut input = Input::new(program);
     let options = LogOptions {
         retention_bytes: input.choose(&[-1, 0, 3_000]),
         retention_ms: -1,
         file_delete_delay_ms: 500,
         ..options(&mut input)
     };
-    let fs = disk();
     let log = open(&fs, &options).0;
-    let (start, end, now, epoch) = (Offset::ZERO, Offset::ZERO, NOW, LeaderEpoch(0));
-    let mut run = Run { fs, options, log, batches: Vec::new(), start, end, job: None, epoch, now };
+    let Some(batches) = found(&log) else { return };
+    let (start, end, epoch) = (log.start(), log.end(), LeaderEpoch(log.latest_epoch().0.max(0)));
+    let mut run = Run { fs, options, log, batches, start, end, job: None, epoch, now: NOW };
     for _ in 0..1 + input.below(48) {
         run.step(&mut input);
         run.check();
@@ -108,7 +110,7 @@ impl Run {
     }
 
     fn push(&mut self, base: Offset, bytes: &[u8], timestamps: Vec<TimestampMs>) {
-        let mut list = Model { batches: std::mem::take(&mut self.batches) };
+        let mut list = Model { start: self.start, batches: std::mem::take(&mut self.batches) };
         list.push(base, self.epoch, bytes, timestamps);
         self.end = list.end();
         self.batches = list.batches;

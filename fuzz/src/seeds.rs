@@ -7,8 +7,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::directory::pack;
+use highwater_storage::LogOptions;
+
+use crate::directory::{begin, found, pack};
 use crate::input::random_bytes;
+use crate::model::open;
+use crate::truncate_to_high_watermark::beginning_model;
 
 /// A seed is no larger than this: what is small is mutated well.
 const SEED_BYTES_MAX: usize = 9_000;
@@ -31,6 +35,16 @@ const DIRECTORIES: [&str; 16] = [
     "clean-damaged-files/before/d-cuttxnindex-0",
     "unclean/before/unclean-txn-0",
     "unclean-torn/before/unclean-0",
+];
+
+const TARGETS: [&str; 7] = [
+    "compaction",
+    "index_load",
+    "legacy_messages",
+    "log_operations",
+    "record_batch",
+    "segment_recovery",
+    "truncate_to_high_watermark",
 ];
 
 fn storage_tests() -> PathBuf {
@@ -60,6 +74,29 @@ fn packed(directory: &str) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// A program that begins with a directory that Kafka wrote; `None` if the target does not begin with that one.
+fn beginning(target: &str, program: &[u8], directory: &str) -> Option<Vec<u8>> {
+    let mut files = files_in(&storage_tests().join("data").join(directory));
+    // The log's first segments as they are, and only with them its side files: an end that is torn is not read through.
+    let bases: Vec<String> =
+        files.iter().filter_map(|(name, _)| name.strip_suffix(".log")).map(str::to_owned).collect();
+    let (mut bytes, mut count) = (0, 0);
+    for base in &bases {
+        bytes +=
+            files.iter().filter(|(name, _)| name.starts_with(base)).map(|(_, content)| content.len()).sum::<usize>();
+        count += usize::from(bytes < SEED_BYTES_MAX);
+    }
+    files.retain(|(name, _)| !name.starts_with('0') || bases[..count].iter().any(|base| name.starts_with(base)));
+    let packed: Vec<u8> = files.iter().filter_map(|(name, content)| pack(name, content)).flatten().collect();
+    let seed = begin(program, &packed);
+    let log = open(&crate::directory::beginning(&seed).1, &LogOptions::default()).0;
+    let begins = match target {
+        "log_operations" => found(&log).is_some_and(|batches| batches.len() > 1),
+        _ => beginning_model(&log).is_some_and(|model| model.batches.len() > 1),
+    };
+    begins.then_some(seed)
 }
 
 type Seeds = BTreeMap<String, Vec<u8>>;
@@ -134,7 +171,17 @@ fn seeds_of(target: &str) -> Seeds {
                 seeds.insert(format!("kafka-{}", short_name(directory)), joined([&mode, &packed(directory)]));
             }
         }
-        _ => programs(12),
+        "log_operations" | "truncate_to_high_watermark" => {
+            if target == "log_operations" {
+                programs(12);
+            }
+            for (number, directory) in (200..).zip(DIRECTORIES) {
+                if let Some(seed) = beginning(target, &random_bytes(number), directory) {
+                    seeds.insert(format!("kafka-{}", short_name(directory)), seed);
+                }
+            }
+        }
+        _ => unreachable!("{target} is no target"),
     }
     seeds
 }
@@ -142,8 +189,7 @@ fn seeds_of(target: &str) -> Seeds {
 #[test]
 fn seeds_are_what_the_fixtures_and_kafkas_directories_make() {
     let writes = std::env::var_os("HIGHWATER_WRITE_SEEDS").is_some();
-    for target in ["compaction", "index_load", "legacy_messages", "log_operations", "record_batch", "segment_recovery"]
-    {
+    for target in TARGETS {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
         for (name, content) in seeds_of(target) {
             assert!(content.len() < SEED_BYTES_MAX + 1_000, "{target}/{name} has {} bytes", content.len());

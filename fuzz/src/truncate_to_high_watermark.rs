@@ -6,9 +6,12 @@
 //! with a hole; a replica that was cut and has caught up holds what its leader holds; a reader that was there before the
 //! cut never gets what was cut off.
 
+use std::iter;
+
 use highwater_storage::fs::SimFs;
 use highwater_storage::{LeaderEpoch, Log, LogOptions, Offset, ReadLimit};
 
+use crate::directory::{beginning, found};
 use crate::input::Input;
 use crate::model::{Model, NOW, assert_sound, batch, disk, open, options};
 
@@ -23,12 +26,13 @@ struct Replica {
 
 /// The target's body.
 pub fn run(data: &[u8]) {
-    let mut input = Input::new(data);
+    let (program, fs) = beginning(data);
+    let mut input = Input::new(program);
     let options = options(&mut input);
-    let fs = disk();
     let log = open(&fs, &options).0;
-    let (epoch, high_watermark) = (LeaderEpoch(0), Offset::ZERO);
-    let mut replica = Replica { fs, options, log, model: Model::default(), epoch, high_watermark };
+    let Some(model) = beginning_model(&log) else { return };
+    let (epoch, high_watermark) = (LeaderEpoch(log.latest_epoch().0.max(0)), model.start);
+    let mut replica = Replica { fs, options, log, model, epoch, high_watermark };
     for _ in 0..1 + input.below(32) {
         match input.below(10) {
             0..=3 => replica.model.append(&mut replica.log, replica.epoch, &mut input),
@@ -46,6 +50,14 @@ pub fn run(data: &[u8]) {
     }
     replica.model.check(&replica.log);
     replica.restart(&mut input);
+}
+
+/// What the log holds already, if that is a history without gaps, which a leader can have in the same way.
+pub(crate) fn beginning_model(log: &Log) -> Option<Model> {
+    let model = Model { start: log.start(), batches: found(log)? };
+    let ends = iter::once(model.start).chain(model.batches.iter().map(|batch| batch.next));
+    let has_no_gaps = model.batches.iter().zip(ends).all(|(batch, end)| batch.base == end);
+    (has_no_gaps && model.end() == log.end() && model.epochs() == log.epochs()).then_some(model)
 }
 
 impl Replica {
@@ -141,8 +153,8 @@ impl Replica {
             if outcome.is_ok() {
                 assert!(end <= target, "the log ends at {end} after a finished cut at {target}");
             }
-            let fetched = log.read(Offset::ZERO, ReadLimit::bytes(1 << 20)).expect("what is there can be read");
-            assert_sound(&fetched.bytes, Offset::ZERO);
+            let fetched = log.read(self.model.start, ReadLimit::bytes(1 << 20)).expect("what is there can be read");
+            assert_sound(&fetched.bytes, self.model.start);
             left.check(&log);
         }
         self.fs = images[chosen].clone();
