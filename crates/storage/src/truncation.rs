@@ -244,7 +244,7 @@ impl Log {
             log.lower_marks(Offset(i64::MIN));
             log.active = Active::new(segment.clone(), &log.options);
             log.sealed.clear();
-            log.shared.set_segments(Segments::new(&[segment.clone()]));
+            log.shared.set_segments(Segments::new(std::slice::from_ref(&segment)));
             log.shared.set_start(start);
             log.shared.set_end(base);
             log.shared.set_flushed(base);
