@@ -346,7 +346,11 @@ impl Owned for Core {
                 });
                 partition.fetched(now, FetchReply { plan, result });
             }
-            Command::Flushed(done) => partition.flushed(now, *done),
+            Command::Flushed(done) => {
+                partition.flushed(now, *done);
+                // Before the timer asks for housekeeping the zeros ahead of a log that syncs each message would be used up.
+                deeds.extend(partition.begin_pressing_work(now).map(|job| Deed::Work(Box::new(job))));
+            }
             Command::IsrDecided { proposal, decision } => partition.isr_decided(now, proposal, decision),
             Command::State { state, assignment } => {
                 self.leader_epoch = state.value.leader_epoch;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use highwater_replication::{BrokerEpoch, ReplicaConfig};
-use highwater_storage::{CompactionMemory, CompactionOptions, FlushPolicy, LogOptions, ProduceRules, TimestampType};
+use highwater_storage::{
+    CompactionMemory, CompactionOptions, FlushPolicy, LogOptions, ProduceRules, TimestampType, ZeroAheadMode,
+};
 
 use crate::config::{BrokerConfig, TimestampSource, TopicConfig};
 
@@ -31,7 +33,7 @@ pub(crate) fn shared(broker: &BrokerConfig) -> LogOptions {
 }
 
 /// What its logs are told. The log never syncs by itself here: the replica asks for syncs, which run on their own
-/// threads.
+/// threads. Where those come with each message, a log writes zeros ahead for them.
 pub(crate) fn log_options(broker: &BrokerConfig, topic: &TopicConfig, shared: &LogOptions) -> LogOptions {
     let is_compacted = topic.cleanup_policy.compact && broker.cleaner_enable;
     let compaction = shared.compaction.clone().filter(|_| is_compacted).map(|shared| CompactionOptions {
@@ -52,6 +54,8 @@ pub(crate) fn log_options(broker: &BrokerConfig, topic: &TopicConfig, shared: &L
         retention_ms: topic.retention_ms,
         retention_bytes: topic.retention_bytes,
         flush: FlushPolicy::None,
+        zero_ahead: if topic.flush_messages <= 1 { ZeroAheadMode::Always } else { ZeroAheadMode::ByPolicy },
+        checkpoint_interval_ms: i64::try_from(broker.background_flush_ms).unwrap_or(i64::MAX),
         file_delete_delay_ms: topic.file_delete_delay_ms,
         rules: produce_rules(topic),
         producer_id_expiration_ms: broker.producer_id_expiration_ms,
@@ -84,5 +88,22 @@ fn produce_rules(topic: &TopicConfig) -> ProduceRules {
         timestamp_after_max_ms: topic.timestamp_after_max_ms,
         requires_keys: topic.cleanup_policy.compact,
         ..ProduceRules::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_that_syncs_each_message_writes_zeros_ahead() {
+        let broker = BrokerConfig { background_flush_ms: 7, ..BrokerConfig::default() };
+        let options = |flush_messages| {
+            let topic = TopicConfig { flush_messages, ..broker.topic.clone() };
+            let options = log_options(&broker, &topic, &shared(&broker));
+            (options.flush, options.zero_ahead, options.checkpoint_interval_ms)
+        };
+        assert_eq!(options(1), (FlushPolicy::None, ZeroAheadMode::Always, 7));
+        assert_eq!(options(i64::MAX), (FlushPolicy::None, ZeroAheadMode::ByPolicy, 7));
     }
 }

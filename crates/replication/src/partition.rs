@@ -324,6 +324,14 @@ impl Partition {
         work
     }
 
+    /// As [`Partition::begin_work`], only what a log needs that is being written to and synced: zeros ahead of its end and
+    /// checkpoints. Cheap enough to be asked after each flush.
+    pub fn begin_pressing_work(&mut self, now: TimestampMs) -> Option<WorkJob> {
+        let work = self.log.begin_pressing_work(now);
+        self.working |= work.is_some();
+        work
+    }
+
     /// Takes the result of a piece of housekeeping, failed or not. Begin the next: what failed is not begun again before
     /// all other kinds of work are done. Returns what was done, if it came to something: [`Step::Scrubbed`] tells of
     /// damage.

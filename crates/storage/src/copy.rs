@@ -22,6 +22,7 @@ use crate::lock::{LOCK_FILE, LockError, lock_directory};
 use crate::log::{Log, write_epochs};
 use crate::metadata_files::write_topic_id;
 use crate::names::SegmentFile;
+use crate::producers::ProducerSnapshot;
 use crate::reader::Shared;
 use crate::segment::{Place, Segment};
 use crate::snapshots;
@@ -89,7 +90,7 @@ pub struct CopyJob {
     start: Offset,
     end: Offset,
     epochs: Vec<(LeaderEpoch, Offset)>,
-    producers: Vec<u8>,
+    producers: ProducerSnapshot,
     topic_id: TopicId,
     mark: FlushMark,
 }
@@ -129,7 +130,7 @@ impl Log {
             start: self.start(),
             end: self.end(),
             epochs: self.epochs.entries().to_vec(),
-            producers: self.producers.encode_snapshot(),
+            producers: self.producers.snapshot(),
             topic_id: self.topic_id,
             mark: self.active.mark(self.end()),
         })
@@ -295,7 +296,7 @@ impl CopyJob {
         let is_in_copy = |segment: &Arc<Segment>| segments.iter().any(|other| Arc::ptr_eq(other, segment));
         for sealed in self.sealed.iter().filter(|sealed| is_in_copy(&sealed.segment)) {
             if let Some(snapshot) = &sealed.snapshot {
-                replace_file(&*target.fs, &target.path(sealed.end, SegmentFile::ProducerSnapshot), snapshot)?;
+                replace_file(&*target.fs, &target.path(sealed.end, SegmentFile::ProducerSnapshot), &snapshot.encode())?;
             }
             if let Some(indexes) = &sealed.indexes {
                 IndexWriter::write_files(target, sealed.segment.base(), indexes)?;
@@ -345,7 +346,7 @@ impl CopyJob {
         if !self.epochs.is_empty() {
             write_epochs(target, &self.epochs)?;
         }
-        replace_file(fs, &target.path(self.end, SegmentFile::ProducerSnapshot), &self.producers)?;
+        replace_file(fs, &target.path(self.end, SegmentFile::ProducerSnapshot), &self.producers.encode())?;
         if self.topic_id != TopicId::ZERO {
             write_topic_id(fs, &target.dir, self.topic_id)?;
         }

@@ -16,6 +16,7 @@ use crate::indexes::{IndexWriter, MemoryIndexes};
 use crate::io::{IoContext, IoError};
 use crate::log::{Log, write_epochs};
 use crate::names::SegmentFile;
+use crate::producers::ProducerSnapshot;
 use crate::reader::Shared;
 use crate::segment::{Place, Segment};
 use crate::state_file::{FlushMark, StateFile};
@@ -36,7 +37,7 @@ pub(crate) struct Sealed {
     /// Aborted transactions to be written to their file, if there are any.
     pub(crate) aborted: Option<Arc<[AbortedTransaction]>>,
     /// The producers' state at its end, to be written as a snapshot.
-    pub(crate) snapshot: Option<Arc<[u8]>>,
+    pub(crate) snapshot: Option<ProducerSnapshot>,
 }
 
 /// What a job in flight and the log share.
@@ -228,7 +229,11 @@ impl FlushJob {
             return Ok(());
         }
         if let Some(snapshot) = &sealed.snapshot {
-            replace_file(&*self.place.fs, &self.place.path(sealed.end, SegmentFile::ProducerSnapshot), snapshot)?;
+            replace_file(
+                &*self.place.fs,
+                &self.place.path(sealed.end, SegmentFile::ProducerSnapshot),
+                &snapshot.encode(),
+            )?;
         }
         // Before the indexes: where those are, recovery takes this file to be complete, or to be missing for good.
         if let Some(aborted) = &sealed.aborted {
@@ -244,25 +249,25 @@ impl FlushJob {
 }
 
 impl Log {
-    /// Begins to make all batches durable that were appended. `None` if they are, or if another job is under way: begin
+    /// Begins to make all batches durable that were appended. `None` if they are, or if another flush is under way: begin
     /// again when that one is finished.
     ///
     /// The job can be [run](FlushJob::run) on another thread while the log goes on; give its result to
     /// [`Log::finish_flush`]. This way one sync serves all appends that came in while the last one ran.
     pub fn begin_flush(&mut self) -> Option<FlushJob> {
-        if self.has_job() { None } else { self.flush_job() }
+        // Beside a checkpoint of housekeeping: that may wait for its turn, and a flush has somebody who waits for it.
+        if self.has_job(|job| !job.writes_side_files) { None } else { self.flush_job() }
     }
 
     /// Begins to make the batches durable and what follows from them: indexes, producer snapshots, leader epochs. Moves
     /// the recovery point, and so bounds what the next recovery has to read. Otherwise as [`Log::begin_flush`].
     pub fn begin_checkpoint(&mut self) -> Option<FlushJob> {
-        if self.has_job() { None } else { self.checkpoint_job() }
+        if self.has_job(|_| true) { None } else { self.checkpoint_job() }
     }
 
     /// As [`Log::begin_checkpoint`], also while flushes are under way: where one follows the other there is always one.
     pub(crate) fn checkpoint_beside_flushes(&mut self) -> Option<FlushJob> {
-        let writes = self.jobs.iter().filter_map(Weak::upgrade).any(|job| job.writes_side_files);
-        if writes { None } else { self.checkpoint_job() }
+        if self.has_job(|job| job.writes_side_files) { None } else { self.checkpoint_job() }
     }
 
     /// Takes note of a sync that was run: the flush mark moves, after a checkpoint the recovery point too, and readers
@@ -347,9 +352,9 @@ impl Log {
         self.state.wait_for_marks();
     }
 
-    fn has_job(&mut self) -> bool {
-        self.jobs.retain(|job| job.strong_count() > 0);
-        !self.jobs.is_empty() || self.shared.usable().is_err()
+    /// Whether such a job is under way, or none may be.
+    fn has_job(&self, such: impl Fn(&JobControl) -> bool) -> bool {
+        self.jobs.iter().filter_map(Weak::upgrade).any(|job| such(&job)) || self.shared.usable().is_err()
     }
 
     /// A job for the batches that are not durable yet.

@@ -268,7 +268,7 @@ impl Log {
     /// What needs the disk for long is left to [`WorkJob::run`]. Moving the log start syncs one sector here: no file may
     /// go before it is durable.
     pub fn begin_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<WorkJob> {
-        if self.work.strong_count() > 0 || self.shared.usable().is_err() {
+        if !self.may_begin_work() {
             return None;
         }
         self.release_decided(limits.high_watermark);
@@ -277,9 +277,44 @@ impl Log {
             self.failed_work.clear();
             return None;
         };
+        Some(self.work_job(kind, work))
+    }
+
+    /// As [`Log::begin_work`], only what a log needs that is being written to: zeros ahead of its end and checkpoints. For
+    /// who looks for the rest more rarely than appends come. Looks at a few numbers in memory.
+    pub fn begin_pressing_work(&mut self, now: TimestampMs) -> Option<WorkJob> {
+        let pressing = if self.may_begin_work() { self.pressing_work(now) } else { None };
+        pressing.map(|(kind, work)| self.work_job(kind, work))
+    }
+
+    fn may_begin_work(&self) -> bool {
+        self.work.strong_count() == 0 && self.shared.usable().is_ok()
+    }
+
+    fn work_job(&mut self, kind: Kind, work: Work) -> WorkJob {
         let running = Arc::new(());
         self.work = Arc::downgrade(&running);
-        Some(WorkJob { kind, work, running })
+        WorkJob { kind, work, running }
+    }
+
+    /// What was tried and failed waits for its turn in [`Log::begin_work`].
+    fn may_try(&self, kind: Kind) -> bool {
+        !self.failed_work.contains(&kind)
+    }
+
+    fn pressing_work(&mut self, now: TimestampMs) -> Option<(Kind, Work)> {
+        if self.may_try(Kind::ZeroAhead)
+            && let Some(job) = self.zeros_due()
+        {
+            return Some((Kind::ZeroAhead, Work::ZeroAhead(job)));
+        }
+        if self.may_try(Kind::Checkpoint)
+            && self.is_checkpoint_due(now)
+            && let Some(job) = self.checkpoint_beside_flushes()
+        {
+            return Some((Kind::Checkpoint, Work::Checkpoint(job)));
+        }
+        None
     }
 
     /// Takes note of a piece of work that was run. `None` if it came to nothing.
@@ -358,16 +393,8 @@ impl Log {
                 Err(error) => return Some((Kind::Retire, Work::Done(Err(error)))),
             }
         }
-        if may(Kind::ZeroAhead)
-            && let Some(job) = self.zeros_due()
-        {
-            return Some((Kind::ZeroAhead, Work::ZeroAhead(job)));
-        }
-        if may(Kind::Checkpoint)
-            && self.is_checkpoint_due(now)
-            && let Some(job) = self.checkpoint_beside_flushes()
-        {
-            return Some((Kind::Checkpoint, Work::Checkpoint(job)));
+        if let Some(pressing) = self.pressing_work(now) {
+            return Some(pressing);
         }
         if may(Kind::WriteIndexes)
             && let Some(work) = self.rebuilt_indexes()
@@ -480,11 +507,11 @@ impl Log {
     fn keep_snapshot_at(&self, base: Offset) -> Result<(), IoError> {
         let owed = self.sealed.iter().find(|sealed| sealed.end == base).and_then(|sealed| sealed.snapshot.clone());
         let snapshot = match owed {
-            Some(snapshot) => snapshot,
+            Some(snapshot) => snapshot.encode(),
             // There should be one, which is read and nothing else, but a disk that lost it has the batches still.
             None => {
                 match snapshots::reload(&self.place, &self.shared.segments(), base, self.options.max_producer_ids) {
-                    Ok(reloaded) => reloaded.producers.encode_snapshot().into(),
+                    Ok(reloaded) => reloaded.producers.encode_snapshot(),
                     // What cannot be read is not to keep segments from going.
                     Err(_) => return Ok(()),
                 }

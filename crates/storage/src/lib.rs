@@ -136,7 +136,7 @@ pub use index::AbortedTransaction;
 pub use log::{Appended, CloseReport, Durability, Log, SegmentInfo};
 pub use markers::TransactionMarker;
 pub use open_files::OpenFiles;
-pub use options::{FlushPolicy, InvalidOption, LogOptions};
+pub use options::{FlushPolicy, InvalidOption, LogOptions, ZeroAheadMode};
 pub use producers::{
     CompletedTransaction, MAX_PRODUCERS, ProducerBatch, ProducerState, ProducerTable, Sequence, SequenceError,
     SnapshotError,

@@ -25,6 +25,18 @@ pub enum FlushPolicy {
     EachAppend,
 }
 
+/// When zeros are kept ahead of the end of a log; see [`LogOptions::zero_ahead_bytes`]. They are worth their writing where
+/// syncs come often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ZeroAheadMode {
+    /// While [`LogOptions::flush`] is anything but [`FlushPolicy::None`].
+    #[default]
+    ByPolicy,
+    /// Always: for a caller that leaves the policy at [`FlushPolicy::None`] and syncs its appends itself.
+    Always,
+}
+
 /// The limits and policies of one log. `Default` is Kafka 4.1's; names follow Kafka's topic configuration. There will be
 /// more: write `LogOptions { segment_bytes, ..LogOptions::default() }`.
 ///
@@ -55,10 +67,12 @@ pub struct LogOptions {
     pub compaction: Option<CompactionOptions>,
     /// When appends sync by themselves. [`FlushPolicy::None`].
     pub flush: FlushPolicy,
-    /// Bytes of zeros that housekeeping keeps ahead of the end, at most up to the end of the segment, while
-    /// [`LogOptions::flush`] is anything but [`FlushPolicy::None`]: a synced append is then one write of the disk and not
-    /// two. 4 MiB; 0 for none. Each log that is written to takes that much more of the disk until it is closed.
+    /// Bytes of zeros that housekeeping keeps ahead of the end, at most up to the end of the segment, where
+    /// [`LogOptions::zero_ahead`] says so: a synced append is then one write of the disk and not two. 4 MiB; 0 for none.
+    /// Each log that is written to takes that much more of the disk until it is closed.
     pub zero_ahead_bytes: u32,
+    /// Under which policy there are zeros ahead of the end. [`ZeroAheadMode::ByPolicy`].
+    pub zero_ahead: ZeroAheadMode,
     /// Milliseconds after the first append behind a checkpoint when housekeeping makes the next, which syncs everything and
     /// moves the recovery point: so much of the log, and what came until the next step of housekeeping, is read again after
     /// a crash. 0 makes one in each round, -1 only behind full segments. 5 seconds. Appends do not wait for it.
@@ -97,6 +111,7 @@ impl Default for LogOptions {
             compaction: None,
             flush: FlushPolicy::None,
             zero_ahead_bytes: 4 << 20,
+            zero_ahead: ZeroAheadMode::ByPolicy,
             checkpoint_interval_ms: 5000,
             file_delete_delay_ms: 60_000,
             rules: ProduceRules::default(),

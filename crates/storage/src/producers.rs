@@ -5,12 +5,16 @@
 //! flight. Transactions are followed as far as the table needs: where an open one began. Source: Kafka's
 //! `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod by_id;
+
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use byteorder::{BigEndian, ByteOrder};
 
 use crate::batch::{BatchHeader, BatchView, sequence_after};
+use by_id::ById;
+
 use crate::index::AbortedTransaction;
 use crate::markers::TransactionMarker;
 use crate::{Offset, TimestampMs};
@@ -260,7 +264,7 @@ impl ProducerState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerTable {
     // Ordered, so that snapshots of equal tables are equal bytes.
-    producers: BTreeMap<i64, ProducerState>,
+    producers: ById,
     /// First offset and producer of each open transaction, oldest first.
     open: BTreeSet<(Offset, i64)>,
     max_producers: usize,
@@ -278,7 +282,7 @@ impl ProducerTable {
     /// A forgotten producer is an unknown one: its next batch is taken whatever its sequence number is, as after an
     /// expiry, so that only the detection of a duplicate is lost. Producers in a transaction are not forgotten.
     pub fn new(max_producers: usize) -> Self {
-        Self { producers: BTreeMap::new(), open: BTreeSet::new(), max_producers: max_producers.max(1) }
+        Self { producers: ById::default(), open: BTreeSet::new(), max_producers: max_producers.max(1) }
     }
 
     /// The number of producers known.
@@ -293,17 +297,17 @@ impl ProducerTable {
 
     /// What is known of a producer.
     pub fn get(&self, producer_id: i64) -> Option<&ProducerState> {
-        self.producers.get(&producer_id)
+        self.producers.get(producer_id)
     }
 
     /// All producers, by id.
     pub fn iter(&self) -> impl Iterator<Item = (i64, &ProducerState)> {
-        self.producers.iter().map(|(&id, state)| (id, state))
+        self.producers.iter()
     }
 
     /// Whether none wrote at or above an offset, as in a snapshot that was taken there.
     pub(crate) fn is_below(&self, offset: Offset) -> bool {
-        self.producers.values().all(|state| state.last_offset() < offset)
+        self.producers.iter().all(|(_, state)| state.last_offset() < offset)
     }
 
     /// Offset of the first record of the oldest open transaction.
@@ -319,7 +323,7 @@ impl ProducerTable {
     pub fn check(&self, batch: &ProducerBatch) -> Result<Sequence, SequenceError> {
         let ProducerBatch { producer_id, epoch, first_sequence, last_sequence, .. } = *batch;
         // Unknown here: never seen, expired, or forgotten. Any sequence number may be the next one.
-        let Some(known) = self.producers.get(&producer_id) else { return Ok(Sequence::New) };
+        let Some(known) = self.producers.get(producer_id) else { return Ok(Sequence::New) };
         // Coordinators write without sequence numbers, on behalf of a producer whose epoch counts all the same.
         let is_numbered = first_sequence >= 0;
         if known.epoch == epoch
@@ -357,7 +361,7 @@ impl ProducerTable {
     /// If the producer or the coordinator has been replaced by one with a higher epoch.
     pub fn check_marker(&self, marker: &TransactionMarker) -> Result<(), SequenceError> {
         let TransactionMarker { producer_id, producer_epoch, coordinator_epoch, .. } = *marker;
-        let Some(known) = self.producers.get(&producer_id) else { return Ok(()) };
+        let Some(known) = self.producers.get(producer_id) else { return Ok(()) };
         if producer_epoch < known.epoch {
             return Err(SequenceError::InvalidEpoch { producer_id, epoch: producer_epoch, current: known.epoch });
         }
@@ -370,17 +374,23 @@ impl ProducerTable {
 
     /// Notes a batch that is in the log at these offsets.
     pub fn record(&mut self, batch: &ProducerBatch, offsets: RangeInclusive<Offset>) {
-        let state = self.producers.entry(batch.producer_id).or_insert_with(|| ProducerState::new(batch.epoch));
-        state.enter_epoch(batch.epoch);
         let (first, last) = offsets.into_inner();
-        state.push(StoredBatch {
-            last_sequence: batch.last_sequence,
-            last_offset: last,
-            offset_delta: i32::try_from(last - first).unwrap_or(i32::MAX),
-            timestamp: batch.timestamp,
+        let new = || ProducerState::new(batch.epoch);
+        let opens_transaction = self.producers.update(batch.producer_id, new, |state| {
+            state.enter_epoch(batch.epoch);
+            state.push(StoredBatch {
+                last_sequence: batch.last_sequence,
+                last_offset: last,
+                offset_delta: i32::try_from(last - first).unwrap_or(i32::MAX),
+                timestamp: batch.timestamp,
+            });
+            let opens = batch.is_transactional && batch.has_records && state.transaction_start.is_none();
+            if opens {
+                state.transaction_start = Some(first);
+            }
+            opens
         });
-        if batch.is_transactional && batch.has_records && state.transaction_start.is_none() {
-            state.transaction_start = Some(first);
+        if opens_transaction {
             self.open.insert((first, batch.producer_id));
         }
         if self.producers.len() > self.max_producers {
@@ -407,12 +417,14 @@ impl ProducerTable {
         at: Offset,
     ) -> Option<CompletedTransaction> {
         let TransactionMarker { producer_id, producer_epoch, coordinator_epoch, is_abort } = *marker;
-        let state = self.producers.entry(producer_id).or_insert_with(|| ProducerState::new(producer_epoch));
-        state.enter_epoch(producer_epoch);
-        state.coordinator_epoch = coordinator_epoch;
-        state.last_timestamp = timestamp;
-        state.last_heard = at;
-        let first = state.transaction_start.take();
+        let new = || ProducerState::new(producer_epoch);
+        let first = self.producers.update(producer_id, new, |state| {
+            state.enter_epoch(producer_epoch);
+            state.coordinator_epoch = coordinator_epoch;
+            state.last_timestamp = timestamp;
+            state.last_heard = at;
+            state.transaction_start.take()
+        });
         if let Some(first) = first {
             self.open.remove(&(first, producer_id));
         }
@@ -434,7 +446,7 @@ impl ProducerTable {
     pub fn expire(&mut self, now: TimestampMs, expiration_ms: i64) -> usize {
         let before = self.producers.len();
         self.producers
-            .retain(|_, state| state.transaction_start.is_some() || now.since(state.last_timestamp) < expiration_ms);
+            .retain(|state| state.transaction_start.is_some() || now.since(state.last_timestamp) < expiration_ms);
         before - self.producers.len()
     }
 
@@ -460,14 +472,14 @@ impl ProducerTable {
             .producers
             .iter()
             .filter(|(_, state)| state.transaction_start.is_none())
-            .map(|(&id, state)| (state.last_heard, id))
+            .map(|(id, state)| (state.last_heard, id))
             .collect();
         let excess = (self.producers.len() - self.max_producers + self.max_producers / 8).min(idle.len());
         if excess < idle.len() {
             idle.select_nth_unstable(excess);
         }
         for (_, id) in idle.iter().take(excess) {
-            self.producers.remove(id);
+            self.producers.remove(*id);
         }
     }
 }
@@ -525,26 +537,12 @@ pub enum SnapshotError {
 impl ProducerTable {
     /// The table as a snapshot's bytes.
     pub fn encode_snapshot(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(SNAPSHOT_HEADER_BYTES + SNAPSHOT_ENTRY_BYTES * self.producers.len());
-        bytes.extend_from_slice(&SNAPSHOT_VERSION.to_be_bytes());
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&i32::try_from(self.producers.len()).unwrap_or(i32::MAX).to_be_bytes());
-        for (id, state) in &self.producers {
-            let last = state.last_stored();
-            bytes.extend_from_slice(&id.to_be_bytes());
-            bytes.extend_from_slice(&state.epoch.to_be_bytes());
-            bytes.extend_from_slice(&last.last_sequence.to_be_bytes());
-            bytes.extend_from_slice(&last.last_offset.0.to_be_bytes());
-            bytes.extend_from_slice(&last.offset_delta.to_be_bytes());
-            bytes.extend_from_slice(&state.last_timestamp.0.to_be_bytes());
-            bytes.extend_from_slice(&state.coordinator_epoch.to_be_bytes());
-            bytes.extend_from_slice(&state.transaction_start.unwrap_or(Offset(-1)).0.to_be_bytes());
-        }
-        let crc = crc32c::crc32c(bytes.get(SNAPSHOT_CRC_START..).unwrap_or_default());
-        if let Some(field) = bytes.get_mut(2..SNAPSHOT_CRC_START) {
-            BigEndian::write_u32(field, crc);
-        }
-        bytes
+        self.snapshot().encode()
+    }
+
+    /// What a snapshot is written from, as it is now. Costs next to nothing.
+    pub(crate) fn snapshot(&self) -> ProducerSnapshot {
+        ProducerSnapshot { producers: self.producers.clone() }
     }
 
     /// The table in a snapshot's bytes. Allocates no more than the bytes justify.
@@ -575,14 +573,52 @@ impl ProducerTable {
             if let Some(first) = state.transaction_start {
                 table.open.insert((first, id));
             }
-            if id < 0 || table.producers.insert(id, state).is_some() {
+            if id < 0 || table.producers.get(id).is_some() {
                 return Err(SnapshotError::Entry(id));
             }
+            table.producers.update(id, || state, |_| ());
         }
         if table.producers.len() > table.max_producers {
             table.forget_some();
         }
         Ok(table)
+    }
+}
+
+/// The producers of one log as they were at some moment.
+#[derive(Clone, Debug)]
+pub(crate) struct ProducerSnapshot {
+    producers: ById,
+}
+
+impl ProducerSnapshot {
+    /// What was known of a producer.
+    pub(crate) fn get(&self, producer_id: i64) -> Option<&ProducerState> {
+        self.producers.get(producer_id)
+    }
+
+    /// The bytes of its file.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(SNAPSHOT_HEADER_BYTES + SNAPSHOT_ENTRY_BYTES * self.producers.len());
+        bytes.extend_from_slice(&SNAPSHOT_VERSION.to_be_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&i32::try_from(self.producers.len()).unwrap_or(i32::MAX).to_be_bytes());
+        for (id, state) in self.producers.iter() {
+            let last = state.last_stored();
+            bytes.extend_from_slice(&id.to_be_bytes());
+            bytes.extend_from_slice(&state.epoch.to_be_bytes());
+            bytes.extend_from_slice(&last.last_sequence.to_be_bytes());
+            bytes.extend_from_slice(&last.last_offset.0.to_be_bytes());
+            bytes.extend_from_slice(&last.offset_delta.to_be_bytes());
+            bytes.extend_from_slice(&state.last_timestamp.0.to_be_bytes());
+            bytes.extend_from_slice(&state.coordinator_epoch.to_be_bytes());
+            bytes.extend_from_slice(&state.transaction_start.unwrap_or(Offset(-1)).0.to_be_bytes());
+        }
+        let crc = crc32c::crc32c(bytes.get(SNAPSHOT_CRC_START..).unwrap_or_default());
+        if let Some(field) = bytes.get_mut(2..SNAPSHOT_CRC_START) {
+            BigEndian::write_u32(field, crc);
+        }
+        bytes
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Where bytes are overwritten, a sync is one write of the device; where a file grows, the file system writes its journal
 //! as well, which takes about as long again or longer. Room that was only reserved (`fallocate`) does not help: turning it
-//! into written room is a change of the journal too. So under a policy that syncs by itself, housekeeping writes zeros
-//! ahead of the writer, a step at a time; when a segment is sealed, cut or closed, what is left of them goes.
+//! into written room is a change of the journal too. So where the log or its caller syncs one append after the other,
+//! housekeeping writes zeros ahead of the writer, a step at a time; when a segment is sealed, cut or closed, what is left
+//! of them goes.
 //!
 //! After a crash they are found behind the last batch, as Kafka's own are behind that of a preallocated file. Old segments
 //! are not used again instead: batches with good checksums would follow the end.
@@ -16,7 +17,7 @@ use crate::flush::Syncer;
 use crate::fs::File;
 use crate::io::{FileExt, IoContext, IoError};
 use crate::log::{Active, Log};
-use crate::options::FlushPolicy;
+use crate::options::{FlushPolicy, ZeroAheadMode};
 use crate::segment::Segment;
 
 /// Bytes of zeros written in one step of housekeeping.
@@ -122,11 +123,15 @@ impl ZeroJob {
 }
 
 impl Log {
-    /// The next zeros to write, if the policy syncs appends and there are few ahead of the end.
+    /// The next zeros to write, if appends are synced one by one and there are few ahead of the end.
     pub(crate) fn zeros_due(&mut self) -> Option<ZeroJob> {
         let ahead = u64::from(self.options.zero_ahead_bytes);
         let is_written_to = self.state.says_unclean();
-        if self.options.flush == FlushPolicy::None || ahead == 0 || !is_written_to {
+        let is_wanted = match self.options.zero_ahead {
+            ZeroAheadMode::ByPolicy => self.options.flush != FlushPolicy::None,
+            ZeroAheadMode::Always => true,
+        };
+        if !is_wanted || ahead == 0 || !is_written_to {
             return None;
         }
         let len = self.active.len;
@@ -136,14 +141,8 @@ impl Log {
         if upto + STEP_BYTES.min(ahead / 2).max(1) > target {
             return None;
         }
-        let file = match &self.active.file {
-            Some(file) => file.clone(),
-            None => self.active.segment.file().ok()?,
-        };
-        // In-place, and so only in a file that is this log's alone; the next append sees to that.
-        if file.metadata().ok()?.links > 1 {
-            return None;
-        }
+        // In-place, and so only in a file that is this log's alone, which an append has seen to that opened it.
+        let file = self.active.file.clone()?;
         let zeros = self.active.zeros.get_or_insert_with(|| ZeroAhead::new(len));
         let filled = zeros.filled.clone();
         let target = target.min(upto + STEP_BYTES);

@@ -77,6 +77,25 @@ fn a_checkpoint_is_made_beside_flushes_that_never_cease() {
 }
 
 #[test]
+fn a_flush_that_somebody_waits_for_does_not_wait_for_a_checkpoint() {
+    let fs = disk(1);
+    let (mut log, _) = open(&fs, &LogOptions { scrub_interval_ms: -1, ..LogOptions::default() });
+    append(&mut log, &numbered(0, 90));
+    let checkpoint = log.begin_work(after(5000), &WorkLimits::new(log.end())).unwrap();
+    append(&mut log, &numbered(1, 90));
+    let flush = log.begin_flush().unwrap();
+    append(&mut log, &numbered(2, 90));
+    assert!(log.begin_flush().is_none() && log.begin_checkpoint().is_none(), "one of each at a time");
+    assert_eq!(log.finish_flush(flush.run()).unwrap(), Offset(2));
+    assert_eq!(log.finish_work(checkpoint.run()).unwrap(), Some(Step::Checkpointed { recovery_point: Offset(1) }));
+    assert_eq!((log.flushed(), log.recovery_point()), (Offset(2), Offset(1)));
+    for image in fs.images(32, 1) {
+        let (log, report) = open(&image, &LogOptions::default());
+        assert!(log.end() >= Offset(2) && report.recovery_point >= Offset(1), "{report:?}");
+    }
+}
+
+#[test]
 fn the_interval_of_checkpoints_is_what_the_options_say() {
     let interval = |checkpoint_interval_ms| LogOptions { checkpoint_interval_ms, ..LogOptions::default() };
     let made = |options: &LogOptions, ms: i64| {

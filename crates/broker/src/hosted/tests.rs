@@ -1,7 +1,7 @@
 use std::io;
 use std::path::Path;
 
-use highwater_storage::{BatchBuilder, Codec, Log, Record};
+use highwater_storage::{BatchBuilder, Codec, Log, Record, ZeroAheadMode};
 
 use super::*;
 use crate::config::BrokerConfig;
@@ -134,6 +134,50 @@ async fn what_the_scrubber_finds_is_told_once_with_what_to_do() {
     assert!(of_indexes.len() == 1 && of_indexes[0].contains("segment=0"), "{told:#?}");
     let known = core.partition.as_ref().expect("it is open").log().damage();
     assert_eq!((known.len(), core.told.news(known)), (1, Vec::new()), "no news any more");
+    services.end_tasks().await;
+}
+
+/// A log that syncs each message needs the zeros ahead of it long before the timer asks for housekeeping, and then a
+/// checkpoint, for the replica asks for syncs of the records only.
+#[tokio::test]
+async fn what_a_log_needs_that_is_written_to_is_done_after_a_flush() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, &dir.path().join("another"));
+    let options = LogOptions { zero_ahead: ZeroAheadMode::Always, ..LogOptions::default() };
+    fill(&dir.path().join("t-0"), &options, true);
+    let (mut log, _) = Log::open(dir.path().join("t-0"), options).expect("a log");
+    let now = services.clock.now();
+    let mut batch = BatchBuilder::new(Codec::None);
+    batch.push(Record::new(now, b"x"));
+    log.append(now.after(-5_000), LeaderEpoch(0), &batch.build()).expect("room");
+    let active = log.segments().pop().expect("one");
+    let mut config = ReplicaConfig::new(BrokerId(1), BrokerEpoch(1));
+    config.flush_messages = 1;
+    let mut core = Core::new(Partition::new(config, hosted.topic_partition().clone(), log, None), services.clock);
+    let mut steps = Vec::new();
+    let mut commands = vec![Command::Tick];
+    while let Some(command) = commands.pop() {
+        let mut deeds = Vec::new();
+        core.handle(command, &mut deeds);
+        for deed in deeds {
+            match deed {
+                Deed::Flush(job) => commands.push(Command::Flushed(Box::new(job.run()))),
+                Deed::Work(job) => {
+                    let done = job.run();
+                    steps.push(format!("{done:?}"));
+                    commands.push(Command::Worked(Box::new(done)));
+                }
+                deed => hosted.owner.outlet().carry_out(deed),
+            }
+        }
+    }
+    assert!(steps.first().is_some_and(|step| step.contains("ZeroAhead")), "{steps:#?}");
+    assert!(steps.iter().any(|step| step.contains("Checkpoint")), "{steps:#?}");
+    let file = std::fs::metadata(dir.path().join(format!("t-0/{:020}.log", active.base.0))).expect("a file");
+    assert_eq!(file.len(), active.size_bytes + u64::from(LogOptions::default().zero_ahead_bytes));
+    let partition = core.partition.as_ref().expect("it is open");
+    assert_eq!(partition.log().recovery_point(), partition.log().end());
     services.end_tasks().await;
 }
 

@@ -1,6 +1,5 @@
 //! What compaction does with one batch: drop it, keep it as it is, or write it anew with fewer records.
 
-use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
 
 use super::offset_map::{KeyHash, OffsetMap};
@@ -11,7 +10,7 @@ use crate::batch::{
 };
 use crate::compression::{Compressor, decompress};
 use crate::index::AbortedTransaction;
-use crate::producers::ProducerTable;
+use crate::producers::{ProducerSnapshot, ProducerTable};
 use crate::record::{RecordFault, WalkError};
 use crate::{Offset, TimestampMs};
 
@@ -52,24 +51,21 @@ impl From<WalkError> for Unfilterable {
 }
 
 /// The last batch of each producer, which stays, if only as a header: it tells the last sequence number.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct LastBatches {
-    /// Offset of the last record; none if only a marker of this epoch is known.
-    by_producer: BTreeMap<i64, (Option<Offset>, i16)>,
+    producers: ProducerSnapshot,
 }
 
 impl LastBatches {
     pub(crate) fn of(producers: &ProducerTable) -> Self {
-        let entry = |(id, state): (i64, &crate::producers::ProducerState)| {
-            (id, (Some(state.last_offset()).filter(|offset| *offset >= Offset::ZERO), state.epoch()))
-        };
-        Self { by_producer: producers.iter().map(entry).collect() }
+        Self { producers: producers.snapshot() }
     }
 
     fn contains(&self, header: &BatchHeader) -> bool {
-        match self.by_producer.get(&header.producer_id()) {
-            Some((Some(last), _)) => header.last_offset() == *last,
-            Some((None, epoch)) => header.is_control() && header.producer_epoch() == *epoch,
+        match self.producers.get(header.producer_id()) {
+            Some(known) if known.last_offset() >= Offset::ZERO => header.last_offset() == known.last_offset(),
+            // Only a marker of this epoch is known.
+            Some(known) => header.is_control() && header.producer_epoch() == known.epoch(),
             None => false,
         }
     }

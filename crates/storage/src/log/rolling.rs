@@ -85,7 +85,9 @@ impl Log {
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
         segment.create_file()?;
         self.directory_changes += 1;
-        let next = Active::new(segment.clone(), &self.options);
+        let mut next = Active::new(segment.clone(), &self.options);
+        // Nobody else has it: neither the first append nor zeros ahead of it need look.
+        next.file = Some(segment.file()?);
         if self.active.len == 0 {
             // An empty segment is replaced, not kept: two segments would begin at offsets with nothing between them.
             let old = std::mem::replace(&mut self.active, next);
@@ -105,7 +107,7 @@ impl Log {
             end: base,
             indexes: Some(old.indexes.indexes().clone()),
             aborted: old_aborted,
-            snapshot: Some(self.producers.encode_snapshot().into()),
+            snapshot: Some(self.producers.snapshot()),
         });
         self.shared.update_segments(|segments| segments.with(segment));
         Ok(())

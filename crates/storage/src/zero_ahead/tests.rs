@@ -25,6 +25,19 @@ fn open(fs: &SimFs) -> (Log, RecoveryReport) {
     Log::open_with(Arc::new(fs.clone()), Path::new("/log"), options, OpenHints::default()).unwrap()
 }
 
+#[test]
+fn a_caller_that_syncs_by_itself_gets_zeros_when_it_says_so() {
+    for (mode, expected) in [(ZeroAheadMode::ByPolicy, 0), (ZeroAheadMode::Always, u64::from(AHEAD))] {
+        let fs = disk();
+        let options =
+            LogOptions { zero_ahead: mode, zero_ahead_bytes: AHEAD, flush: FlushPolicy::None, ..LogOptions::default() };
+        let opened = Log::open_with(Arc::new(fs), Path::new("/log"), options, OpenHints::default());
+        let (mut log, _) = opened.unwrap();
+        append(&mut log, 1000);
+        assert_eq!(fill(&mut log), expected, "{mode:?}");
+    }
+}
+
 fn append(log: &mut Log, bytes: usize) {
     let mut builder = BatchBuilder::new(Codec::None);
     builder.push(Record::new(NOW, &vec![7; bytes]));
