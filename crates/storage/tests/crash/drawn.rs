@@ -20,9 +20,10 @@ fn script(seed: u64) -> Vec<Op> {
         let mut between =
             |low: i64, high: i64| low + i64::try_from(random.below(usize::try_from(high - low + 1).unwrap())).unwrap();
         let op = match between(0, 22) {
-            0..=5 => {
+            choice @ 0..=5 => {
                 epoch += i32::try_from(between(0, 1)).unwrap();
-                Op::Append(usize::try_from(between(1, 5)).unwrap(), epoch)
+                let batches = usize::try_from(between(1, 5)).unwrap();
+                if choice < 2 { Op::Replicate(batches, epoch, 0) } else { Op::Append(batches, epoch) }
             }
             6 | 7 => Op::Flush,
             8 => Op::Checkpoint,

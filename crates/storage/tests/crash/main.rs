@@ -1,7 +1,8 @@
 //! Power cuts and crashes at every call of scripted runs: after each, the images that the simulated disk allows (all
 //! where they are few, else drawn by seed) are opened, and must hold what was promised (I6): a prefix of what was
 //! appended that holds everything flushed, without a hole, with a log start that never goes back, found by offset and by
-//! time whatever indexes there are (I5), with producers known by their last batch. Some images are opened with a second
+//! time whatever indexes there are (I5), with producers known by their last batch. What was recovered keeps to its bounds
+//! (I1) and, once it was closed, verifies as good: every index entry, epoch and snapshot fits the batches. Some images are opened with a second
 //! crash at each call of the opening.
 //!
 //! `HIGHWATER_CRASH_IMAGES=N` opens up to N images per crash, `HIGHWATER_CRASH_SCRIPTS=N` draws N scripts;
@@ -163,6 +164,23 @@ fn compactions_and_what_comes_after_them() {
             AdvanceStart(9),
             Restart,
             Compact,
+        ],
+    );
+}
+
+#[test]
+fn replicated_batches_over_several_segments() {
+    crash_everywhere(
+        13,
+        &[
+            Replicate(8, 0, 0),
+            Flush,
+            Truncate(13),
+            Replicate(7, 2, 0),
+            Reset(41),
+            Replicate(5, 3, 1),
+            Reopen,
+            Replicate(5, 3, 0),
         ],
     );
 }

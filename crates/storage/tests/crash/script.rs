@@ -17,6 +17,9 @@ const PRODUCERS: [i64; 3] = [7, 8, 9];
 pub(crate) enum Op {
     /// Batches of two records each, in this epoch.
     Append(usize, i32),
+    /// As many, replicated in one call. The first begins so many offsets before the end: the start of an empty log lies
+    /// in it.
+    Replicate(usize, i32, i64),
     Flush,
     Checkpoint,
     /// Begins a flush, or a checkpoint.
@@ -291,6 +294,7 @@ impl Run {
 
     fn step(&mut self, log: &mut Log, op: Op) -> Result<(), ()> {
         match op {
+            Op::Replicate(batches, epoch, before) => self.replicate(log, batches, epoch, before),
             Op::Append(batches, epoch) => (0..batches).try_for_each(|_| self.append(log, epoch)),
             Op::Flush => {
                 self.after.flushed = self.after.end;
@@ -354,7 +358,8 @@ impl Run {
         }
     }
 
-    fn append(&mut self, log: &mut Log, epoch: i32) -> Result<(), ()> {
+    /// The next batch in turn, noted as appended at the end.
+    fn next_batch(&mut self, epoch: i32) -> Vec<u8> {
         let number = self.number;
         self.number += 1;
         let producer = PRODUCERS[number % PRODUCERS.len()];
@@ -364,19 +369,48 @@ impl Run {
             (format!("b{}", number % 4).into_bytes(), format!("{}, {number}", "+".repeat(120)).into_bytes()),
         ];
         let batch = batch_of(producer, sequence, &records);
-        self.before = self.after.clone();
         let base = self.after.end;
         for ((key, value), offset) in records.into_iter().zip(base..) {
             self.after.records.push(Known { offset, base, key, value, epoch, producer, sequence });
         }
         self.after.end += 2;
         self.sequences.insert(producer, sequence + 2);
+        batch
+    }
+
+    fn append(&mut self, log: &mut Log, epoch: i32) -> Result<(), ()> {
+        self.before = self.after.clone();
+        let base = self.after.end;
+        let batch = self.next_batch(epoch);
         let appended = log.append(NOW, LeaderEpoch(epoch), &batch).map_err(drop)?;
         assert_eq!((appended.first.0, appended.duplicate), (base, false));
+        self.appended(&appended);
+        Ok(())
+    }
+
+    /// A leader's batches in one call, which may go over several segments.
+    fn replicate(&mut self, log: &mut Log, batches: usize, epoch: i32, before: i64) -> Result<(), ()> {
+        assert!(before == 0 || self.after.start == self.after.end, "only an empty log begins anew");
+        self.after.end -= before;
+        let first = self.after.end;
+        let mut bytes = Vec::new();
+        for _ in 0..batches {
+            let base = self.after.end;
+            let mut batch = self.next_batch(epoch);
+            batch[..8].copy_from_slice(&base.to_be_bytes());
+            batch[12..16].copy_from_slice(&epoch.to_be_bytes());
+            bytes.extend(batch);
+        }
+        let appended = log.append_replicated(NOW, &bytes).map_err(drop)?;
+        assert_eq!((appended.first.0, appended.last.0 + 1), (first, self.after.end));
+        self.appended(&appended);
+        Ok(())
+    }
+
+    fn appended(&mut self, appended: &Appended) {
         if appended.durability == Durability::Synced {
             self.after.flushed = self.after.end;
         }
-        Ok(())
     }
 
     /// Holds the log after a step against what its caller knows.
