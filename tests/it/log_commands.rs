@@ -181,6 +181,64 @@ fn repair_says_what_it_would_do_and_does_it_when_told() {
     assert_eq!(log(&["verify", text(&root)]).0, 0);
 }
 
+/// A damaged checkpoint of the root is part of its repair, and what was in a file that is made anew is kept.
+#[test]
+fn a_root_is_repaired_with_its_own_files() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("plain-multi/log"), &root);
+    let checkpoint = root.join("recovery-point-offset-checkpoint");
+    let index = root.join("plain-0/00000000000000000083.index");
+    fs::write(&checkpoint, "0\n2\nplain 0 441\npl").unwrap();
+    fs::write(&index, [7; 16]).unwrap();
+    let (code, found) = objects(&["repair", text(&root)]);
+    let files = found.iter().map(|object| object["file"].as_str().unwrap()).collect::<Vec<_>>();
+    assert_eq!((code, files), (1, vec![text(&checkpoint), text(&index)]));
+    assert_eq!(fs::read(&index).unwrap(), [7; 16], "a dry run");
+    let (code, stdout, stderr) = log(&["repair", "--write", text(&root)]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    assert_eq!(fs::read_to_string(&checkpoint).unwrap(), "0\n2\nplain 0 441\nplain 1 0\n");
+    assert_eq!(fs::read(index.with_extension("index.damaged-0")).unwrap(), [7; 16]);
+    assert_eq!(log(&["verify", text(&root)]).0, 0);
+}
+
+/// Where a command takes one file, it is about the segment that the file belongs to.
+#[test]
+fn single_files_are_shown_and_have_their_indexes_made_anew() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("plain-multi/log"), &root);
+    let file = |name: &str| root.join(format!("plain-0/{name}"));
+    let (code, whole) = objects(&["info", text(&root.join("plain-0"))]);
+    let segment = &whole[0]["segments"][1];
+    assert_eq!((code, &segment["base_offset"]), (0, &83.into()), "{whole:?}");
+    for kind in ["log", "index", "timeindex"] {
+        let (code, found) = objects(&["info", text(&file(&format!("00000000000000000083.{kind}")))]);
+        let mut expected = segment.clone();
+        expected["type"] = "segment".into();
+        expected["path"] = text(&file("00000000000000000083.log")).into();
+        assert_eq!((code, found), (0, vec![expected]), "{kind}");
+    }
+    let (code, found) = objects(&["info", text(&file("00000000000000000083.snapshot"))]);
+    assert_eq!((code, &found[0]["type"], &found[0]["offset"]), (0, &"snapshot".into(), &83.into()));
+
+    let (mine, other) = (file("00000000000000000083.index"), file("00000000000000000168.index"));
+    let good = fs::read(&mine).unwrap();
+    fs::write(&mine, [7; 16]).unwrap();
+    fs::write(&other, [7; 16]).unwrap();
+    let (code, stdout, stderr) = log(&["rebuild-index", text(&file("00000000000000000083.log"))]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    assert_ne!(fs::read(&mine).unwrap(), [7; 16]);
+    assert!(!good.is_empty() && log(&["verify", text(&mine)]).0 == 0);
+    assert_eq!(fs::read(&other).unwrap(), [7; 16], "of the one segment only");
+    let (code, _, stderr) = log(&["rebuild-index", text(&file("00000000000000000083.snapshot"))]);
+    assert_eq!((code, stderr.contains("no file of a segment in use")), (1, true), "{stderr}");
+    for (path, words) in [(&root, "one partition's"), (&mine, "one file")] {
+        let (code, _, stderr) = log(&["truncate", "--to", "3", text(path)]);
+        assert_eq!((code, stderr.contains(words)), (1, true), "{stderr}");
+    }
+}
+
 #[test]
 fn two_replicas_are_compared() {
     let replica = |name: &str| data("three-replicas").join(name).join("rep-0");

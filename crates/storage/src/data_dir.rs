@@ -28,7 +28,7 @@ use crate::lock::{LOCK_FILE, LockError, lock_directory};
 use crate::metadata_files::{
     META_PROPERTIES_FILE, MetadataFileError, read_meta_properties, read_topic_id, write_meta_properties, write_topic_id,
 };
-use crate::names::{InvalidTopicName, PartitionDirName, PartitionDirRole, check_topic_name};
+use crate::names::{InvalidTopicName, PartitionDirName, PartitionDirRole, ReplacedFileName, check_topic_name};
 use crate::{Offset, TopicId, TopicPartition};
 
 /// The marker of a clean stop (Kafka `CleanShutdownFileHandler`).
@@ -392,9 +392,7 @@ impl DataDir {
         if self.lock_state().write_failed {
             return Err(CloseError::WriteFailed { directory: self.root.clone() });
         }
-        let marker = format!("{{\"version\":0,\"brokerEpoch\":{broker_epoch}}}");
-        replace_file(&*self.fs, &self.root.join(CLEAN_SHUTDOWN_FILE), marker.as_bytes())?;
-        Ok(())
+        Ok(write_clean_marker(&*self.fs, &self.root, broker_epoch)?)
     }
 
     fn lock_state(&self) -> MutexGuard<'_, RootState> {
@@ -611,6 +609,12 @@ pub(crate) fn take_clean_marker(fs: &dyn Fs, root: &Path) -> Result<(bool, Optio
     Ok((true, broker_epoch_in(&String::from_utf8_lossy(&content))))
 }
 
+/// Marks a root as one that was stopped well.
+pub(crate) fn write_clean_marker(fs: &dyn Fs, root: &Path, broker_epoch: i64) -> Result<(), IoError> {
+    let marker = format!("{{\"version\":0,\"brokerEpoch\":{broker_epoch}}}");
+    replace_file(fs, &root.join(CLEAN_SHUTDOWN_FILE), marker.as_bytes())
+}
+
 /// The number behind `"brokerEpoch":` in the marker's JSON.
 pub(crate) fn broker_epoch_in(marker: &str) -> Option<i64> {
     let (_, rest) = marker.split_once("\"brokerEpoch\"")?;
@@ -668,6 +672,8 @@ fn is_known_file(name: &str) -> bool {
         HIGH_WATERMARKS_FILE,
         CLEANER_OFFSETS_FILE,
     ];
+    // What one of them was before a repair made it anew.
+    let name = ReplacedFileName::parse(name).map_or(name, |replaced| replaced.name);
     ours.contains(&name) || name == OTHER_KAFKA_FILE || name.starts_with(OWN_FILE_PREFIX)
 }
 

@@ -145,6 +145,33 @@ impl fmt::Display for SideFileName {
 
 const SIDE_FILE_INFIX: &str = ".log.damaged-";
 
+/// The name of what a small file was before a repair made it anew, `<name>.damaged-<number>`: an index, a snapshot, a
+/// checkpoint. Kafka goes by the ends of names, and leaves such files alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplacedFileName<'n> {
+    /// The name of the file that was made anew.
+    pub(crate) name: &'n str,
+    /// How many were made anew before under this name.
+    pub(crate) again: u32,
+}
+
+impl<'n> ReplacedFileName<'n> {
+    /// Takes a name apart, or gives `None` if no such file has it.
+    pub(crate) fn parse(file: &'n str) -> Option<Self> {
+        let (name, again) = file.rsplit_once(REPLACED_INFIX)?;
+        let parsed = Self { name, again: again.parse().ok()? };
+        (parsed.to_string() == file).then_some(parsed)
+    }
+}
+
+impl fmt::Display for ReplacedFileName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{REPLACED_INFIX}{}", self.name, self.again)
+    }
+}
+
+const REPLACED_INFIX: &str = ".damaged-";
+
 /// A directory in a data root that belongs to a partition.
 ///
 /// `<topic>-<partition>` for the partition itself, and `<topic>-<partition>.<32 hex digits>-delete|-future|-stray` (Kafka

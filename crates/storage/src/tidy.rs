@@ -10,7 +10,7 @@ use crate::fs::{FileKind, Fs, OpenMode};
 use crate::io::{IoContext, IoError};
 use crate::lock::LOCK_FILE;
 use crate::log::EPOCHS_FILE;
-use crate::names::{SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
+use crate::names::{ReplacedFileName, SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
 use crate::scan::{Found, Walk};
 use crate::segment::Place;
 use crate::state_file::STATE_FILE;
@@ -52,7 +52,7 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
         match SegmentFileName::parse(&entry.name).filter(|_| entry.kind == FileKind::File) {
             Some(name) => names.push(name),
             None if is_temporary(&entry.name) => tidied.remove(entry.name),
-            None if is_known_small_file(&entry.name) || SideFileName::parse(&entry.name).is_some() => {}
+            None if is_known_small_file(&entry.name) || is_set_aside(&entry.name) => {}
             None => tidied.ignored.push(entry.name),
         }
     }
@@ -143,10 +143,19 @@ impl Tidied {
 /// Whether a file of this name may be a log's, in use or temporary.
 pub(crate) fn is_name_of_log(name: &str) -> bool {
     is_known_small_file(name)
-        || SideFileName::parse(name).is_some()
+        || is_set_aside(name)
         || SegmentFileName::parse(name).is_some()
         || is_temporary(name)
         || name.strip_suffix(".tmp") == Some(METADATA_FILE)
+}
+
+/// Whether a name is that of bytes that a recovery or a repair put aside, or of what a file was before it was made anew.
+pub(crate) fn is_set_aside(name: &str) -> bool {
+    let is_beside = |name: &str| {
+        is_known_small_file(name) || SegmentFileName::parse(name).is_some_and(|name| name.kind != SegmentFile::Log)
+    };
+    SideFileName::parse(name).is_some()
+        || ReplacedFileName::parse(name).is_some_and(|replaced| is_beside(replaced.name))
 }
 
 /// Whether a name is that of a file beside the segments.

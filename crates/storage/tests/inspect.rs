@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use highwater_storage::data_dir::{DataDir, DataDirOptions};
 use highwater_storage::fs::OsFs;
 use highwater_storage::inspect::{
     Fault, FaultKind, Severity, Target, Verified, VerifyEvent, verify_partition, verify_root,
 };
-use highwater_storage::repair::{RepairAction, RepairLock, RepairPlan, TruncatePlan};
+use highwater_storage::repair::{RepairAction, RepairLock, RepairPlan, RootRepairPlan, TruncatePlan};
 use highwater_storage::{
     BatchBuilder, Codec, LeaderEpoch, Log, LogOptions, Offset, OpenError, ReadLimit, Record, TimestampMs, batches,
     inspect, repair,
@@ -447,6 +448,13 @@ fn what_was_repaired_verifies_and_loses_only_what_was_damaged() {
                     assert_eq!(std::fs::read(side).unwrap(), std::fs::read(original).unwrap()[from..to], "{folder}");
                     *bytes
                 }
+                RepairAction::Rebuild(file) => {
+                    let name = file.strip_prefix(&root).unwrap().to_str().unwrap();
+                    let kept = std::fs::read(root.join(format!("{name}.damaged-0"))).ok();
+                    let original = std::fs::read(data(folder).join(name)).ok();
+                    assert_eq!(kept, original, "{folder}/{name}: what was there is kept");
+                    0
+                }
                 _ => 0,
             })
             .sum();
@@ -455,6 +463,77 @@ fn what_was_repaired_verifies_and_loses_only_what_was_damaged() {
         let (after, _) = verify(&root);
         assert_eq!((after.records, after.bytes), (before.records, before.bytes - cut), "{folder}");
         assert_eq!(repaired(&root), [], "{folder}: nothing is left to do");
+    }
+}
+
+/// Checkpoints of a root are made anew from what is left of them and from the partitions; what they were is kept.
+#[test]
+fn the_files_of_a_root_are_repaired() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (recovery_points, log_starts) = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint");
+    let (high_watermarks, marker) = ("replication-offset-checkpoint", ".kafka_cleanshutdown");
+    let cleaned = "cleaner-offset-checkpoint";
+    // The file, what is in it, and what is to be in it.
+    let cases = [
+        (recovery_points, "", "0\n2\nplain 0 441\nplain 1 0\n"),
+        (recovery_points, "0\n3\nplain 0 30\ngone 1 3\n", "0\n2\nplain 0 441\nplain 1 0\n"),
+        (log_starts, "0\n2\nplain 0 30\ngo", "0\n1\nplain 0 30\n"),
+        (log_starts, "0\n1\nplain 0 442\nx\n", "0\n0\n"),
+        (high_watermarks, "0\n2\nplain 0 440\n\u{0}\u{0}\u{0}\n", "0\n1\nplain 0 440\n"),
+        (high_watermarks, "0\n1\nplain 0 44", "0\n0\n"),
+        (cleaned, "\u{0}\u{0}\u{0}\u{0}", "0\n0\n"),
+        (marker, "{\"version\":0,\"brokerEpoch\":1", "{\"version\":0,\"brokerEpoch\":-1}"),
+    ];
+    for (at, (name, damaged, repaired)) in cases.into_iter().enumerate() {
+        let root = temporary.path().join(format!("root-{at}"));
+        copied(&data("plain-multi/log"), &root);
+        let file = root.join(name);
+        std::fs::write(&file, damaged).unwrap();
+        assert!(!verify(&root).0.is_good(), "{name} {damaged:?}");
+        let plan = RootRepairPlan::of(&OsFs, &root).unwrap();
+        assert_eq!((plan.actions.as_slice(), plan.left.len()), (&[RepairAction::Rebuild(file.clone())][..], 0));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), damaged, "a plan changes nothing");
+        let lock = RepairLock::take(&OsFs, &root).unwrap();
+        plan.apply(&OsFs).unwrap();
+        assert!(lock.verify_root(&OsFs, &mut |_| {}).unwrap().is_good());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), repaired, "{name} {damaged:?}");
+        assert_eq!(std::fs::read_to_string(root.join(format!("{name}.damaged-0"))).unwrap(), damaged);
+        drop(lock);
+        assert_eq!(faults(&root), []);
+        assert!(RootRepairPlan::of(&OsFs, &root).unwrap().is_empty());
+        let options = DataDirOptions::of_node(1);
+        let (_root, report) = DataDir::open(OsFs::shared(), &root, options).unwrap();
+        assert_eq!(report.warnings, [], "{name}");
+    }
+}
+
+/// A line past the end of its log is lowered with the log's repair; where that is the log's start, one of the two is wrong,
+/// and nobody can tell which.
+#[test]
+fn lines_past_the_end_of_a_log_are_lowered() {
+    for (name, is_lowered) in [
+        ("recovery-point-offset-checkpoint", true),
+        ("replication-offset-checkpoint", true),
+        ("cleaner-offset-checkpoint", true),
+        ("log-start-offset-checkpoint", false),
+    ] {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().join("root");
+        copied(&data("plain-multi/log"), &root);
+        let past = "0\n2\nother 3 9000\nplain 0 9000\n";
+        std::fs::write(root.join(name), past).unwrap();
+        let fs = OsFs::shared();
+        let dir = root.join("plain-0");
+        let lock = RepairLock::take(&*fs, &dir).unwrap();
+        let plan = RepairPlan::of(&*fs, &dir, &mut |_| {}).unwrap();
+        assert_eq!(plan.left.is_empty(), is_lowered, "{name}: {plan:?}");
+        plan.apply(&fs, &mut |_| {}).unwrap();
+        assert_eq!(lock.verify(&*fs, &mut |_| {}).unwrap().is_good(), is_lowered, "{name}");
+        let now = std::fs::read_to_string(root.join(name)).unwrap();
+        let lowered = "0\n2\nother 3 9000\nplain 0 441\n";
+        assert_eq!(now, if is_lowered { lowered } else { past }, "{name}");
+        let kept = std::fs::read_to_string(root.join(format!("{name}.damaged-0"))).ok();
+        assert_eq!(kept.as_deref(), is_lowered.then_some(past), "{name}");
     }
 }
 

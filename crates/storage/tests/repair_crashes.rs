@@ -1,5 +1,5 @@
 //! A power cut at every call of a repair: whatever the disk keeps, nothing that was good is lost, what was cut out is
-//! still there, the log opens and serves what it served before the repair, and trying it again ends as
+//! still there, as are the side files that were made anew, the log opens and serves what it served before the repair, and trying it again ends as
 //! one that was not interrupted. `REPAIR_CRASH_IMAGES` asks for more images of each crash.
 
 mod support;
@@ -22,6 +22,8 @@ struct Case {
     good: Vec<(i64, Vec<u8>)>,
     /// The bytes that a repair has to cut out.
     cut: Vec<Vec<u8>>,
+    /// What is in the side files that a repair has to make anew.
+    side_files: Vec<Vec<u8>>,
     /// Whether there is a state file of ours.
     keeps_state: bool,
 }
@@ -49,11 +51,13 @@ fn damaged(keeps_state: bool) -> Case {
     fs.remove_file(&path(&second.replace(".log", ".index"))).unwrap();
     fs.corrupt(&path(&third.replace(".log", ".timeindex")), |bytes| bytes.fill(0xFF)).unwrap();
     fs.corrupt(&path("leader-epoch-checkpoint"), |bytes| bytes.truncate(3)).unwrap();
+    let side_files = [&third.replace(".log", ".timeindex"), "leader-epoch-checkpoint", &last.replace(".log", ".index")];
+    let side_files = side_files.into_iter().map(|name| file_bytes(&fs, name)).collect();
     if !keeps_state {
         fs.remove_file(&path("highwater-state")).unwrap();
     }
     fs.sync_everything();
-    Case { fs, good, cut, keeps_state }
+    Case { fs, good, cut, side_files, keeps_state }
 }
 
 /// Changes the batch with this number in a segment, and returns its base offset and what it became.
@@ -113,11 +117,13 @@ fn assert_is_good(case: &Case, records: &[(i64, Vec<u8>)], what: &str) {
 }
 
 fn nothing_is_cut_out_and_lost(fs: &SimFs, case: &Case, what: &str) {
-    let files: Vec<_> =
-        names(fs).iter().filter(|name| name.contains(".log")).map(|name| file_bytes(fs, name)).collect();
+    let files: Vec<_> = names(fs).iter().map(|name| file_bytes(fs, name)).collect();
     for cut in &case.cut {
         let is_there = files.iter().any(|file| file.windows(cut.len()).any(|window| window == &cut[..]));
         assert!(is_there, "{what}: the bytes of a damaged batch are gone: {:?}", names(fs));
+    }
+    for side_file in &case.side_files {
+        assert!(files.contains(side_file), "{what}: what was in a side file is gone: {:?}", names(fs));
     }
 }
 

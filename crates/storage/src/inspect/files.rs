@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::fs::{FileKind, Fs};
 use crate::io::{IoContext, IoError};
 use crate::log::EPOCHS_FILE;
-use crate::names::{SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
+use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::state_file::STATE_FILE;
 use crate::tidy::{self, Fate, Fates};
 use crate::{Offset, TimestampMs};
+
+use super::target::InspectError;
 
 /// What is known of a file without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +115,7 @@ impl PartitionFiles {
                 None if entry.name == STATE_FILE => found.state = Some(facts),
                 None if tidy::is_known_small_file(&entry.name) => {}
                 None if tidy::is_temporary(&entry.name) => found.leftovers.push(facts),
-                None if SideFileName::parse(&entry.name).is_some() => found.set_aside.push(facts),
+                None if tidy::is_set_aside(&entry.name) => found.set_aside.push(facts),
                 None => found.unknown.push(entry.name),
             }
         }
@@ -124,6 +126,30 @@ impl PartitionFiles {
     /// Bytes of batches in all segments.
     pub fn log_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.log.bytes).sum()
+    }
+
+    /// The segment that a file of this directory belongs to, with the base of the next one: the segment in use, or the data
+    /// file by itself if it is of another state than that one, or of none.
+    pub(super) fn segment_of(
+        &self,
+        fs: &dyn Fs,
+        path: &Path,
+        name: SegmentFileName,
+    ) -> Result<(SegmentFiles, Option<Offset>), InspectError> {
+        let next = self.segments.iter().map(|segment| segment.base).find(|base| *base > name.base_offset);
+        let beside = self.segments.iter().find(|segment| segment.base == name.base_offset);
+        let segment = match (name.kind, beside) {
+            (SegmentFile::Log, beside) if beside.is_none_or(|beside| beside.log.path != path) => SegmentFiles {
+                base: name.base_offset,
+                log: facts(fs, path.to_owned())?.ok_or_else(|| InspectError::Unknown(path.to_owned()))?,
+                offset_index: None,
+                time_index: None,
+                transaction_index: None,
+            },
+            (_, Some(beside)) => beside.clone(),
+            (_, None) => return Err(InspectError::Unknown(path.to_owned())),
+        };
+        Ok((segment, next))
     }
 
     /// Sorts the names of segment files by the rules that the next open will follow.

@@ -33,6 +33,8 @@ pub use summary::{PartitionSummary, SegmentSummary, Stop, Writer, position_befor
 pub(crate) use summary::{RootFacts, name_of as partition_of};
 pub(crate) use target::root_of;
 pub use target::{InspectError, Target, in_use_by};
-pub(crate) use verify::{AbortedEntries, OpenTransactions, contradiction, verify_as_closed, verify_locked};
+pub(crate) use verify::{
+    AbortedEntries, OpenTransactions, contradiction, verify_as_closed, verify_locked, verify_locked_root,
+};
 pub use verify::{Verified, VerifyEvent, verify_file, verify_partition, verify_root};
 pub use walk::{DamagedBytes, Piece, SegmentWalk};

@@ -14,13 +14,13 @@ use crate::io::{IoContext, IoError};
 use crate::lock::Holder;
 use crate::log::EPOCHS_FILE;
 use crate::metadata_files::read_topic_id;
-use crate::names::PartitionDirName;
+use crate::names::{PartitionDirName, SegmentFileName};
 use crate::scan::{Found, Walk};
 use crate::state_file::StateFile;
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition};
 
 use super::files::{PartitionFiles, SegmentFiles};
-use super::target::{in_use_by, root_of};
+use super::target::{InspectError, in_use_by, root_of};
 
 /// How a log was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +142,16 @@ impl PartitionSummary {
 }
 
 impl SegmentSummary {
+    /// Looks at the segment that a file belongs to: the one in use, or a data file in another state by itself.
+    ///
+    /// # Errors
+    /// What the file system answers; [`InspectError::Unknown`] if the segment has no data file.
+    pub fn of_file(fs: &dyn Fs, path: &Path, name: SegmentFileName) -> Result<Self, InspectError> {
+        let files = PartitionFiles::list(fs, checkpoint::parent_of(path))?;
+        let (segment, next) = files.segment_of(fs, path, name)?;
+        Ok(Self::of(fs, &segment, next)?)
+    }
+
     fn of(fs: &dyn Fs, files: &SegmentFiles, next_base: Option<Offset>) -> Result<Self, IoError> {
         let (path, bytes) = (&files.log.path, files.log.bytes);
         let file = fs.open(path, OpenMode::Read).context("open", path)?;

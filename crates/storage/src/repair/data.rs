@@ -14,7 +14,8 @@ use crate::{Offset, RepairedField};
 
 use super::name_of;
 
-const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes copied at a time.
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
 
 /// What is to be done to one data file.
 #[derive(Clone, Debug, Default)]
@@ -105,7 +106,7 @@ fn in_header(correction: &Correction) -> (u64, Vec<u8>) {
 }
 
 /// Copies a stretch of one file into another.
-fn append(from: &dyn File, range: Range<u64>, to: &dyn File, mut at: u64) -> io::Result<()> {
+pub(super) fn append(from: &dyn File, range: Range<u64>, to: &dyn File, mut at: u64) -> io::Result<()> {
     let mut position = range.start;
     let mut buffer = vec![0; CHUNK_BYTES];
     while position < range.end {

@@ -3,22 +3,26 @@
 //! Nothing of value is deleted. Bytes that are no batch are cut out of their segment and put into a file beside it,
 //! `<segment>.log.damaged-<position>`; what lies behind them moves up, so that Kafka, which stops at the first such byte,
 //! can go on: gaps in the offsets are legal, as compaction makes them. A field outside of the checksum that only one
-//! value fits gets that value. Indexes, epochs and snapshots are made anew from the batches. Whatever was written is
-//! synced, and each file is replaced in one step, so that a crash leaves a directory that can be repaired again.
+//! value fits gets that value. Indexes, epochs and snapshots are made anew from the batches, checkpoints of a data root from
+//! what is left of them and from its partitions; what was in their files stays in `<file>.damaged-<number>`. Whatever was
+//! written is synced, and each file is replaced in one step, so that a crash leaves a directory that can be repaired again.
 
 mod data;
+mod kept;
 mod rebuild;
+mod root;
 mod truncate;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint;
+use crate::checkpoint::{self, CheckpointError};
+use crate::data_dir::{CHECKPOINT_FILES, LOG_STARTS_FILE};
 use crate::fs::{DirLock, Fs};
 use crate::inspect::{
     Correction, Fault, FaultKind, InspectError, PartitionFiles, Severity, Verified, VerifyEvent, root_of,
-    verify_as_closed, verify_locked,
+    verify_as_closed, verify_locked, verify_locked_root,
 };
 use crate::io::{IoContext, IoError};
 use crate::lock::{LockError, lock_directory};
@@ -29,6 +33,7 @@ use crate::state_file::{LogState, StateFile};
 use crate::{LogOptions, Offset, TopicId};
 
 use rebuild::{Rebuild, Snapshots};
+pub use root::RootRepairPlan;
 pub use truncate::{CopyDirError, CutError, TruncatePlan, copy_dir, truncate};
 
 /// Why a directory could not be repaired, cut or copied.
@@ -57,7 +62,7 @@ pub struct RepairLock {
 }
 
 impl RepairLock {
-    /// Keeps brokers, logs and other repairs out of a partition's directory until it is dropped.
+    /// Keeps brokers, logs and other repairs out of a partition's directory, or a data root, until it is dropped.
     ///
     /// # Errors
     /// If somebody has the directory open: the error says who.
@@ -77,6 +82,14 @@ impl RepairLock {
     /// What the file system answers.
     pub fn verify(&self, fs: &dyn Fs, tell: &mut dyn FnMut(VerifyEvent)) -> Result<Verified, InspectError> {
         verify_locked(fs, &self.dir, tell)
+    }
+
+    /// Verifies the files of the data root that was locked, as [`verify_root`](crate::inspect::verify_root) does.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn verify_root(&self, fs: &dyn Fs, tell: &mut dyn FnMut(VerifyEvent)) -> Result<Verified, InspectError> {
+        verify_locked_root(fs, &self.dir, tell)
     }
 }
 
@@ -104,7 +117,8 @@ pub enum RepairAction {
     },
     /// A segment that cannot be where it is gets another name.
     SetAside(PathBuf),
-    /// A file is made anew from the batches.
+    /// A file is made anew from the batches, or from the partitions. If it is there, what is in it gets a file of its own,
+    /// unless all indexes are [made anew](RepairPlan::rebuild_indexes) whatever is in them.
     Rebuild(PathBuf),
 }
 
@@ -118,6 +132,8 @@ pub struct RepairPlan {
     pub left: Vec<Fault>,
     repairs: BTreeMap<PathBuf, data::SegmentRepair>,
     rebuild: Rebuild,
+    /// Files of which what is in them is kept, though others take their place.
+    kept: BTreeSet<PathBuf>,
 }
 
 impl RepairPlan {
@@ -129,6 +145,7 @@ impl RepairPlan {
             left: Vec::new(),
             repairs: BTreeMap::new(),
             rebuild: Rebuild::default(),
+            kept: BTreeSet::new(),
         }
     }
 
@@ -166,11 +183,24 @@ impl RepairPlan {
     /// # Errors
     /// If the directory cannot be listed.
     pub fn rebuild_indexes(fs: &dyn Fs, dir: &Path) -> Result<Self, RepairError> {
+        Self::rebuild_indexes_if(fs, dir, |_| true)
+    }
+
+    /// As [`RepairPlan::rebuild_indexes`], of the segment with this base only. There is nothing to do if there is none. All
+    /// segments before it are read: which transactions were open where it begins, they tell.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    pub fn rebuild_indexes_of(fs: &dyn Fs, dir: &Path, base: Offset) -> Result<Self, RepairError> {
+        Self::rebuild_indexes_if(fs, dir, |segment| segment == base)
+    }
+
+    fn rebuild_indexes_if(fs: &dyn Fs, dir: &Path, is_asked: impl Fn(Offset) -> bool) -> Result<Self, RepairError> {
         let files = PartitionFiles::list(fs, dir)?;
         let mut plan = Self::none(dir);
-        plan.rebuild.indexes = files.segments.iter().map(|segment| segment.base).collect();
-        plan.rebuild.transactions = plan.rebuild.indexes.clone();
-        for segment in &files.segments {
+        for segment in files.segments.iter().filter(|segment| is_asked(segment.base)) {
+            plan.rebuild.indexes.insert(segment.base);
+            plan.rebuild.transactions.insert(segment.base);
             plan.actions.extend(rebuilt_indexes(dir, segment.base));
             plan.actions
                 .extend(segment.transaction_index.iter().map(|facts| RepairAction::Rebuild(facts.path.clone())));
@@ -226,6 +256,10 @@ impl RepairPlan {
                 self.actions.push(RepairAction::Rebuild(fault.file));
             }
             (FaultKind::State | FaultKind::RecordsMissing, ..) => self.actions.push(RepairAction::Rebuild(fault.file)),
+            // Whether the start is wrong or the log has lost its end nobody can tell.
+            (FaultKind::CheckpointOffset, ..) if !fault.file.ends_with(LOG_STARTS_FILE) => {
+                self.actions.push(RepairAction::Rebuild(fault.file));
+            }
             _ if fault.severity() == Severity::Note => {}
             _ => self.left.push(fault),
         }
@@ -250,6 +284,17 @@ impl RepairPlan {
         }
         let corrects_epochs = self.repairs.values().any(data::SegmentRepair::corrects_epochs);
         self.rebuild.epochs |= corrects_epochs;
+        let rebuilt = self.actions.iter().filter_map(|action| match action {
+            RepairAction::Rebuild(path) if *path != self.dir => Some(path.clone()),
+            _ => None,
+        });
+        self.kept = rebuilt.collect();
+        // Also what goes along unnamed: indexes of a segment that is set aside, transactions of one that is cut.
+        for segment in files.segments.iter().filter(|segment| self.repairs.contains_key(&segment.log.path)) {
+            let indexes = [&segment.offset_index, &segment.time_index, &segment.transaction_index];
+            self.kept.extend(indexes.into_iter().flatten().map(|facts| facts.path.clone()));
+        }
+        self.kept.extend(files.epochs.iter().filter(|_| self.rebuild.epochs).map(|facts| facts.path.clone()));
     }
 
     /// Does what was planned. The caller holds the [lock](RepairLock).
@@ -261,6 +306,9 @@ impl RepairPlan {
             return Ok(());
         }
         let place = place(fs, &self.dir);
+        for path in &self.kept {
+            kept::keep(&**fs, path)?;
+        }
         for (path, repair) in &self.repairs {
             repair.apply(&place, path)?;
         }
@@ -268,7 +316,17 @@ impl RepairPlan {
         let end = self.rebuild.run(&place, read)?;
         place.sync_dir()?;
         record_state(&place, end)?;
+        if self.lowers_checkpoints() {
+            lower_checkpoints(&**fs, &self.dir, end)?;
+        }
         Ok(())
+    }
+
+    /// Whether the log may end below what its root's checkpoints say, or does.
+    fn lowers_checkpoints(&self) -> bool {
+        let is_of_root =
+            |action: &RepairAction| matches!(action, RepairAction::Rebuild(file) if !file.starts_with(&self.dir));
+        !self.repairs.is_empty() || self.actions.iter().any(is_of_root)
     }
 }
 
@@ -322,11 +380,14 @@ pub(crate) fn name_of(path: &Path) -> Option<SegmentFileName> {
 
 /// Lowers the lines of a data root's checkpoints that lie past the end of a log.
 pub(crate) fn lower_checkpoints(fs: &dyn Fs, dir: &Path, end: Offset) -> Result<(), InspectError> {
-    use crate::data_dir::{HIGH_WATERMARKS_FILE, RECOVERY_POINTS_FILE};
     let Some((root, name)) = root_of(fs, dir).zip(crate::inspect::partition_of(dir)) else { return Ok(()) };
-    for file in [RECOVERY_POINTS_FILE, HIGH_WATERMARKS_FILE] {
+    for file in CHECKPOINT_FILES.into_iter().filter(|file| *file != LOG_STARTS_FILE) {
         let path = root.join(file);
-        let mut offsets = checkpoint::read_offsets(fs, &path)?;
+        let mut offsets = match checkpoint::read_offsets(fs, &path) {
+            // A broker takes no line from it.
+            Err(CheckpointError::Malformed { .. }) => continue,
+            read => read?,
+        };
         if let Some(offset) = offsets.get_mut(&name).filter(|offset| **offset > end) {
             *offset = end;
             checkpoint::write_offsets(fs, &path, &offsets)?;

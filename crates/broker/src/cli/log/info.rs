@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use highwater_storage::inspect::{FileFacts, PartitionSummary, RootSummary, SegmentSummary, Stop, Target, Writer};
+use highwater_storage::fs::Fs;
+use highwater_storage::inspect::{
+    FileFacts, PartitionFiles, PartitionSummary, RootSummary, SegmentSummary, Stop, Target, Writer,
+};
 use highwater_storage::lock::Holder;
+use highwater_storage::names::{SegmentFile, SegmentFileName};
 use highwater_storage::{Offset, TimestampMs};
 use serde_json::{Value, json};
 
@@ -16,7 +20,7 @@ use super::{ResultFormat, file_system, target, time};
 /// Show segments, sizes, offsets, epochs and how a log was closed.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArguments {
-    /// Partitions' directories or data directories.
+    /// Partitions' directories, data directories or files of segments.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Show the segments of each partition of a data directory, too.
@@ -57,13 +61,42 @@ pub(crate) fn run(arguments: &InfoArguments) -> anyhow::Result<ExitCode> {
                 output.object(&partition_object(&summary))?;
                 details(&mut output, &summary)?;
             }
-            Target::File(path, _) => {
-                anyhow::bail!("{} is one file: name its directory, or have it dumped", path.display());
-            }
+            Target::File(path, name) => file(&*fs, &mut output, &path, name)?,
         }
     }
     output.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One file: of a segment, or a snapshot of its producers.
+fn file(fs: &dyn Fs, output: &mut Output, path: &Path, name: SegmentFileName) -> anyhow::Result<()> {
+    if name.kind == SegmentFile::ProducerSnapshot {
+        let (bytes, producers) = fs.metadata(path).map(|metadata| (metadata.len, producers(metadata.len)))?;
+        let covered = name.base_offset;
+        output.line(&format!("{}: {producers} producers, below offset {covered}", path.display()))?;
+        output.object(&json!({
+            "type": "snapshot", "path": path, "offset": covered.0, "bytes": bytes, "producers": producers,
+        }))?;
+        return Ok(());
+    }
+    let segment = SegmentSummary::of_file(fs, path, name)?;
+    let snapshots = PartitionFiles::list(fs, path.parent().unwrap_or(Path::new(".")))?.snapshots;
+    let mut object = segment_object(&segment);
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert("type".to_owned(), "segment".into());
+        fields.insert("path".to_owned(), json!(segment.files.log.path));
+    }
+    output.object(&object)?;
+    output.line(&segment.files.log.path.display().to_string())?;
+    for line in aligned(&[SEGMENT_TITLES.map(str::to_owned).to_vec(), segment_row(&segment, &snapshots)]) {
+        output.line(&line)?;
+    }
+    Ok(())
+}
+
+/// How many producers a snapshot of this length holds.
+fn producers(bytes: u64) -> u64 {
+    bytes.saturating_sub(10) / 46
 }
 
 fn root_lines(root: &RootSummary) -> Vec<String> {
@@ -156,37 +189,31 @@ fn details(output: &mut Output, summary: &PartitionSummary) -> anyhow::Result<()
     for (name, value) in facts {
         output.line(&format!("  {name:<15} {value}"))?;
     }
-    let titles = [
-        "SEGMENT",
-        "END",
-        "BYTES",
-        "FIRST TIMESTAMP",
-        "LARGEST TIMESTAMP",
-        "INDEX",
-        "TIMEINDEX",
-        "TXNINDEX",
-        "SNAPSHOT",
-    ];
-    let mut rows = vec![titles.map(str::to_owned).to_vec()];
-    for segment in &summary.segments {
-        let entries = |facts: &Option<FileFacts>, bytes: u64| facts.as_ref().map(|facts| facts.bytes / bytes);
-        let snapshot = files.snapshots.iter().find(|(offset, _)| *offset == segment.files.base);
-        rows.push(vec![
-            segment.files.base.to_string(),
-            segment.end.to_string(),
-            segment.files.log.bytes.to_string(),
-            time::format(first_timestamp(segment)),
-            time::format(segment.largest_timestamp),
-            or_dash(entries(&segment.files.offset_index, 8)),
-            or_dash(entries(&segment.files.time_index, 12)),
-            or_dash(entries(&segment.files.transaction_index, 34)),
-            or_dash(snapshot.map(|(_, facts)| facts.bytes.saturating_sub(10) / 46)),
-        ]);
-    }
+    let mut rows = vec![SEGMENT_TITLES.map(str::to_owned).to_vec()];
+    rows.extend(summary.segments.iter().map(|segment| segment_row(segment, &files.snapshots)));
     for line in aligned(&rows) {
         output.line(&line)?;
     }
     Ok(())
+}
+
+const SEGMENT_TITLES: [&str; 9] =
+    ["SEGMENT", "END", "BYTES", "FIRST TIMESTAMP", "LARGEST TIMESTAMP", "INDEX", "TIMEINDEX", "TXNINDEX", "SNAPSHOT"];
+
+fn segment_row(segment: &SegmentSummary, snapshots: &[(Offset, FileFacts)]) -> Vec<String> {
+    let entries = |facts: &Option<FileFacts>, bytes: u64| facts.as_ref().map(|facts| facts.bytes / bytes);
+    let snapshot = snapshots.iter().find(|(offset, _)| *offset == segment.files.base);
+    vec![
+        segment.files.base.to_string(),
+        segment.end.to_string(),
+        segment.files.log.bytes.to_string(),
+        time::format(first_timestamp(segment)),
+        time::format(segment.largest_timestamp),
+        or_dash(entries(&segment.files.offset_index, 8)),
+        or_dash(entries(&segment.files.time_index, 12)),
+        or_dash(entries(&segment.files.transaction_index, 34)),
+        or_dash(snapshot.map(|(_, facts)| producers(facts.bytes))),
+    ]
 }
 
 fn largest_timestamp(summary: &PartitionSummary) -> TimestampMs {
@@ -240,20 +267,8 @@ fn root_object(root: &RootSummary) -> Value {
 fn partition_object(summary: &PartitionSummary) -> Value {
     let offset = |offset: Option<Offset>| offset.map(|offset| offset.0);
     let files = &summary.files;
-    let bytes = |facts: &Option<FileFacts>| facts.as_ref().map(|facts| facts.bytes);
     let names = |files: &[FileFacts]| files.iter().map(|facts| file_name(&facts.path)).collect::<Vec<_>>();
-    let segments = summary.segments.iter().map(|segment| {
-        json!({
-            "base_offset": segment.files.base.0,
-            "end_offset": segment.end.0,
-            "bytes": segment.files.log.bytes,
-            "first_timestamp": first_timestamp(segment).0,
-            "largest_timestamp": segment.largest_timestamp.0,
-            "index_bytes": bytes(&segment.files.offset_index),
-            "timeindex_bytes": bytes(&segment.files.time_index),
-            "txnindex_bytes": bytes(&segment.files.transaction_index),
-        })
-    });
+    let segments = summary.segments.iter().map(segment_object);
     json!({
         "type": "partition",
         "path": files.dir,
@@ -284,6 +299,20 @@ fn partition_object(summary: &PartitionSummary) -> Value {
         "orphans": names(&files.orphans),
         "set_aside": names(&files.set_aside),
         "unknown": files.unknown,
+    })
+}
+
+fn segment_object(segment: &SegmentSummary) -> Value {
+    let bytes = |facts: &Option<FileFacts>| facts.as_ref().map(|facts| facts.bytes);
+    json!({
+        "base_offset": segment.files.base.0,
+        "end_offset": segment.end.0,
+        "bytes": segment.files.log.bytes,
+        "first_timestamp": first_timestamp(segment).0,
+        "largest_timestamp": segment.largest_timestamp.0,
+        "index_bytes": bytes(&segment.files.offset_index),
+        "timeindex_bytes": bytes(&segment.files.time_index),
+        "txnindex_bytes": bytes(&segment.files.transaction_index),
     })
 }
 

@@ -37,9 +37,9 @@ enum LogCommand {
     Dump(dump::DumpArguments),
     /// Check every batch, record, index entry, epoch, snapshot and checkpoint.
     Verify(verify::VerifyArguments),
-    /// Put damaged bytes aside and make indexes, epochs and snapshots anew.
+    /// Put damaged bytes aside and make indexes, epochs, snapshots and checkpoints anew.
     Repair(repair::RepairArguments),
-    /// Make the index files of all segments anew from the batches.
+    /// Make the index files of segments anew from the batches.
     RebuildIndex(repair::RebuildArguments),
     /// Tell where two replicas part.
     Diff(diff::DiffArguments),

@@ -3,11 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
 use highwater_storage::fs::Fs;
-use highwater_storage::inspect::{Correction, PartitionFiles, Target, VerifyEvent, in_use_by};
+use highwater_storage::inspect::{
+    Correction, Fault, InspectError, PartitionFiles, Target, Verified, VerifyEvent, in_use_by,
+};
 use highwater_storage::lock::LockError;
-use highwater_storage::repair::{RepairAction, RepairLock, RepairPlan};
+use highwater_storage::names::{SegmentFile, SegmentFileState};
+use highwater_storage::repair::{RepairAction, RepairLock, RepairPlan, RootRepairPlan};
 use serde_json::{Value, json};
 
 use super::output::Output;
@@ -16,7 +20,8 @@ use super::text::counted;
 use super::verify::{fault_line, fault_object};
 use super::{ResultFormat, file_system, partitions, target};
 
-/// Put damaged bytes aside and make indexes, epochs and snapshots anew. Says what it would do; does it with --write.
+/// Put damaged bytes aside and make indexes, epochs, snapshots and checkpoints anew. Says what it would do; does it with
+/// --write.
 #[derive(Debug, Args)]
 pub(crate) struct RepairArguments {
     /// Partitions' directories or data directories. Nobody may have them open.
@@ -30,10 +35,10 @@ pub(crate) struct RepairArguments {
     format: ResultFormat,
 }
 
-/// Make the index files of all segments anew from the batches.
+/// Make the index files of all segments, or of one, anew from the batches.
 #[derive(Debug, Args)]
 pub(crate) struct RebuildArguments {
-    /// Partitions' directories or data directories. Nobody may have them open.
+    /// Partitions' directories, data directories or files of segments. Nobody may have them open.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// How results look.
@@ -43,25 +48,31 @@ pub(crate) struct RebuildArguments {
 
 pub(crate) fn repair(arguments: &RepairArguments) -> anyhow::Result<ExitCode> {
     let fs = file_system();
-    let dirs = directories(&*fs, &arguments.paths)?;
     let mut output = Output::new(arguments.format);
     let mut left = 0;
+    let mut dirs = Vec::new();
+    for path in &arguments.paths {
+        let target = target(&*fs, path)?;
+        match &target {
+            Target::File(path, _) => bail!("{} is one file: name its directory", path.display()),
+            // Before the partitions, whose repairs go by it.
+            Target::Root { dir, .. } => left += repair_root(&*fs, dir, arguments.write, &mut output)?,
+            Target::Partition(_) => {}
+        }
+        dirs.extend(partitions(&target));
+    }
     for dir in &dirs {
         let lock = locked(&*fs, dir, arguments.write)?;
         let progress = Progress::new(PartitionFiles::list(&*fs, dir)?.log_bytes(), arguments.format);
         let plan = RepairPlan::of(&*fs, dir, &mut |bytes| progress.add(bytes))?;
         progress.finish();
-        show(&mut output, dir, &plan, arguments.write)?;
-        for fault in &plan.left {
-            output.line(&format!("  stays: {}", fault_line(fault)))?;
-            output.object(&fault_object(fault))?;
-        }
-        left += plan.left.len();
+        show(&mut output, dir, &plan.actions, plan.left.is_empty(), arguments.write)?;
+        left += show_left(&mut output, &plan.left)?;
         if let Some(lock) = lock.filter(|_| !plan.is_empty()) {
             let progress = Progress::new(PartitionFiles::list(&*fs, dir)?.log_bytes(), arguments.format);
             plan.apply(&fs, &mut |bytes| progress.add(bytes))?;
             progress.finish();
-            left += check(&*fs, &lock, &mut output)?;
+            left += check(&mut output, |tell| lock.verify(&*fs, tell))?;
         } else {
             left += plan.actions.len();
         }
@@ -70,47 +81,72 @@ pub(crate) fn repair(arguments: &RepairArguments) -> anyhow::Result<ExitCode> {
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Repairs the files of a data root itself. Returns what is left to do.
+fn repair_root(fs: &dyn Fs, dir: &Path, write: bool, output: &mut Output) -> anyhow::Result<usize> {
+    let lock = locked(fs, dir, write)?;
+    let plan = RootRepairPlan::of(fs, dir)?;
+    show(output, dir, &plan.actions, plan.left.is_empty(), write)?;
+    let left = show_left(output, &plan.left)?;
+    let Some(lock) = lock.filter(|_| !plan.is_empty()) else { return Ok(left + plan.actions.len()) };
+    plan.apply(fs)?;
+    Ok(left + check(output, |tell| lock.verify_root(fs, tell))?)
+}
+
 pub(crate) fn rebuild_index(arguments: &RebuildArguments) -> anyhow::Result<ExitCode> {
     let fs = file_system();
-    let dirs = directories(&*fs, &arguments.paths)?;
+    let mut asked = Vec::new();
+    for path in &arguments.paths {
+        match target(&*fs, path)? {
+            Target::File(path, name) => {
+                let is_of_segment = name.state == SegmentFileState::Live && name.kind != SegmentFile::ProducerSnapshot;
+                let dir = path.parent().filter(|_| is_of_segment).map(Path::to_owned);
+                let Some(dir) = dir else { bail!("{} is no file of a segment in use", path.display()) };
+                asked.push((dir, Some(name.base_offset)));
+            }
+            other => asked.extend(partitions(&other).into_iter().map(|dir| (dir, None))),
+        }
+    }
     let mut output = Output::new(arguments.format);
-    for dir in &dirs {
+    for (dir, segment) in &asked {
         let _lock = RepairLock::take(&*fs, dir)?;
-        let plan = RepairPlan::rebuild_indexes(&*fs, dir)?;
+        let plan = match segment {
+            None => RepairPlan::rebuild_indexes(&*fs, dir)?,
+            Some(base) => RepairPlan::rebuild_indexes_of(&*fs, dir, *base)?,
+        };
+        if let Some(base) = segment.filter(|_| plan.is_empty()) {
+            bail!("{} has no segment that begins at offset {base}", dir.display());
+        }
         let progress = Progress::new(PartitionFiles::list(&*fs, dir)?.log_bytes(), arguments.format);
         plan.apply(&fs, &mut |bytes| progress.add(bytes))?;
         progress.finish();
-        show(&mut output, dir, &plan, true)?;
+        show(&mut output, dir, &plan.actions, true, true)?;
     }
     output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn directories(fs: &dyn Fs, paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
-    let mut dirs = Vec::new();
-    for path in paths {
-        let target = target(fs, path)?;
-        if let Target::File(path, _) = &target {
-            anyhow::bail!("{} is one file: name its directory", path.display());
-        }
-        dirs.extend(partitions(&target));
-    }
-    Ok(dirs)
-}
-
-fn show(output: &mut Output, dir: &Path, plan: &RepairPlan, done: bool) -> anyhow::Result<()> {
-    if plan.is_empty() {
-        let what = if plan.left.is_empty() { "nothing to do" } else { "nothing that can be repaired" };
+fn show(output: &mut Output, dir: &Path, actions: &[RepairAction], is_good: bool, done: bool) -> anyhow::Result<()> {
+    if actions.is_empty() {
+        let what = if is_good { "nothing to do" } else { "nothing that can be repaired" };
         output.line(&format!("{}: {what}", dir.display()))?;
         return Ok(());
     }
     output.line(&format!("{}: {}", dir.display(), if done { "repaired" } else { "to repair (--write does it)" }))?;
-    for action in &plan.actions {
+    for action in actions {
         let (line, object) = described(action, done);
         output.line(&format!("  {line}"))?;
         output.object(&object)?;
     }
     Ok(())
+}
+
+/// Says what a repair does not touch, and how much that is.
+fn show_left(output: &mut Output, left: &[Fault]) -> anyhow::Result<usize> {
+    for fault in left {
+        output.line(&format!("  stays: {}", fault_line(fault)))?;
+        output.object(&fault_object(fault))?;
+    }
+    Ok(left.len())
 }
 
 fn described(action: &RepairAction, done: bool) -> (String, Value) {
@@ -144,9 +180,12 @@ fn corrected(correction: &Correction) -> String {
 }
 
 /// Whether it is good now; how many faults are left.
-fn check(fs: &dyn Fs, lock: &RepairLock, output: &mut Output) -> anyhow::Result<usize> {
+fn check(
+    output: &mut Output,
+    verify: impl FnOnce(&mut dyn FnMut(VerifyEvent)) -> Result<Verified, InspectError>,
+) -> anyhow::Result<usize> {
     let mut faults = Vec::new();
-    let verified = lock.verify(fs, &mut |event| {
+    let verified = verify(&mut |event| {
         if let VerifyEvent::Found(fault) = event {
             faults.push(fault);
         }
@@ -156,7 +195,7 @@ fn check(fs: &dyn Fs, lock: &RepairLock, output: &mut Output) -> anyhow::Result<
         output.line(&format!("  still wrong: {}", fault_line(fault)))?;
         output.object(&fault_object(fault))?;
     }
-    if faults.is_empty() {
+    if faults.is_empty() && verified.segments > 0 {
         let records = counted(verified.records, "record", "records");
         output.line(&format!("  verified: {records} in {}", counted(verified.batches, "batch", "batches")))?;
     }

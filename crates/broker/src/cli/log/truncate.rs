@@ -34,8 +34,15 @@ pub(crate) struct TruncateArguments {
 
 pub(crate) fn run(arguments: &TruncateArguments) -> anyhow::Result<ExitCode> {
     let fs = file_system();
-    let Target::Partition(dir) = target(&*fs, &arguments.path)? else {
-        bail!("{} is not a partition's directory", arguments.path.display());
+    let path = arguments.path.display();
+    let dir = match target(&*fs, &arguments.path)? {
+        Target::Partition(dir) => dir,
+        Target::Root { .. } => {
+            bail!("{path} is a data directory: an offset is one partition's, so name the partition's directory")
+        }
+        Target::File(..) => {
+            bail!("{path} is one file, and a log is cut with all of its files: name the partition's directory")
+        }
     };
     let asked = Offset(arguments.to);
     let _lock = locked(&*fs, &dir, arguments.write)?;

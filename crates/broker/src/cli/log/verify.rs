@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use highwater_storage::fs::Fs;
 use highwater_storage::inspect::{
-    Fault, InspectError, Severity, Target, Verified, VerifyEvent, in_use_by, verify_file, verify_partition, verify_root,
+    Fault, InspectError, PartitionFiles, Severity, Target, Verified, VerifyEvent, in_use_by, verify_file,
+    verify_partition, verify_root,
 };
+use highwater_storage::names::{SegmentFile, SegmentFileName};
 use serde_json::{Value, json};
 
 use super::output::Output;
@@ -35,9 +38,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     let mut bytes = 0;
     for path in &arguments.paths {
         let target = target(&*fs, path)?;
-        for dir in partitions(&target) {
-            bytes += highwater_storage::inspect::PartitionFiles::list(&*fs, &dir)?.log_bytes();
-        }
+        bytes += log_bytes(&*fs, &target)?;
         targets.push(target);
     }
     let progress = Progress::new(bytes, arguments.format);
@@ -106,6 +107,24 @@ pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     }))?;
     output.finish()?;
     Ok(if all.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How many bytes of data files will be read.
+fn log_bytes(fs: &dyn Fs, target: &Target) -> anyhow::Result<u64> {
+    if let Target::File(path, name) = target {
+        let log = SegmentFileName { kind: SegmentFile::Log, ..*name };
+        return Ok(match name.kind {
+            SegmentFile::ProducerSnapshot => 0,
+            SegmentFile::Log => fs.metadata(path)?.len,
+            // It is read beside its segment.
+            _ => fs.metadata(&path.with_file_name(log.to_string())).map_or(0, |metadata| metadata.len),
+        });
+    }
+    let mut bytes = 0;
+    for dir in partitions(target) {
+        bytes += PartitionFiles::list(fs, &dir)?.log_bytes();
+    }
+    Ok(bytes)
 }
 
 fn show(output: &mut Output, fault: &Fault, notes: bool) -> std::io::Result<()> {

@@ -34,6 +34,7 @@ use indexes::{OffsetIndexCheck, Rules, TimeIndexCheck};
 use transactions::TransactionIndexCheck;
 use trust::Trust;
 
+pub(crate) use root::verify_locked_root;
 pub use root::verify_root;
 pub(crate) use transactions::{AbortedEntries, OpenTransactions, contradiction};
 
@@ -143,10 +144,10 @@ pub fn verify_file(
     tell: &mut dyn FnMut(VerifyEvent),
 ) -> Result<Verified, InspectError> {
     let dir = crate::checkpoint::parent_of(path);
-    let metadata = fs.metadata(path).context("look at", path)?;
-    let facts = FileFacts { path: path.to_owned(), bytes: metadata.len, modified: metadata.modified };
     let mut summary = PartitionSummary::of(fs, dir)?;
     if name.kind == SegmentFile::ProducerSnapshot {
+        let metadata = fs.metadata(path).context("look at", path)?;
+        let facts = FileFacts { path: path.to_owned(), bytes: metadata.len, modified: metadata.modified };
         let mut verified = Verified::default();
         if let Some(Err(fault)) = snapshots::read(fs, &facts, MAX_PRODUCERS)? {
             verified.faults = 1;
@@ -154,20 +155,7 @@ pub fn verify_file(
         }
         return Ok(verified);
     }
-    let next = summary.files.segments.iter().map(|segment| segment.base).find(|base| *base > name.base_offset);
-    let beside = summary.files.segments.iter().find(|segment| segment.base == name.base_offset).cloned();
-    let segment = match (name.kind, beside) {
-        // A data file of another state than the one in use, or of none, is checked by itself.
-        (SegmentFile::Log, beside) if beside.as_ref().is_none_or(|beside| beside.log.path != path) => SegmentFiles {
-            base: name.base_offset,
-            log: facts,
-            offset_index: None,
-            time_index: None,
-            transaction_index: None,
-        },
-        (_, Some(beside)) => beside,
-        (_, None) => return Err(InspectError::Unknown(path.to_owned())),
-    };
+    let (segment, next) = summary.files.segment_of(fs, path, name)?;
     summary.files.snapshots.clear();
     let mut verifier = Verifier::new(fs, &summary, tell)?;
     verifier.knows_all = false;

@@ -28,6 +28,24 @@ const NAMED: usize = 3;
 /// What the file system answers. What is wrong with the files is told to `tell`.
 pub fn verify_root(fs: &dyn Fs, dir: &Path, tell: &mut dyn FnMut(VerifyEvent)) -> Result<Verified, InspectError> {
     let is_in_use = in_use_by(fs, dir)?.is_some();
+    verify(fs, dir, is_in_use, tell)
+}
+
+/// As [`verify_root`], for a caller that holds the root's lock itself: nothing in it is being written.
+pub(crate) fn verify_locked_root(
+    fs: &dyn Fs,
+    dir: &Path,
+    tell: &mut dyn FnMut(VerifyEvent),
+) -> Result<Verified, InspectError> {
+    verify(fs, dir, false, tell)
+}
+
+fn verify(
+    fs: &dyn Fs,
+    dir: &Path,
+    is_in_use: bool,
+    tell: &mut dyn FnMut(VerifyEvent),
+) -> Result<Verified, InspectError> {
     let mut verified = Verified::default();
     let mut found = |fault: Fault| {
         match fault.severity() {
