@@ -77,7 +77,8 @@ fn verify_says_what_is_wrong_where_and_what_a_broker_makes_of_it() {
         let says = |who: &str, what: &str| stdout.lines().any(|line| line.contains(who) && line.contains(what));
         assert!(says("Highwater", highwater) && says("Kafka", kafka), "{folder}: {stdout}");
         let (_, found) = objects(&["verify", text(&data(folder))]);
-        assert_eq!(found[0]["synced"], Value::from(synced), "{folder}");
+        let checksum = found.iter().find(|object| object["code"] == "checksum").unwrap();
+        assert_eq!(checksum["synced"], Value::from(synced), "{folder}");
     }
 }
 
@@ -247,6 +248,83 @@ fn two_replicas_are_compared() {
     assert_eq!((code, stdout.contains("both end at offset 170")), (0, true), "{stdout}");
     let (code, stdout, _) = log(&["diff", text(&killed), text(&one)]);
     assert_eq!((code, stdout.contains("part at offset 90")), (1, true), "{stdout}");
+
+    // All partitions of two brokers.
+    let root = |name: &str| data("three-replicas").join(name);
+    let (code, found) = objects(&["diff", text(&root("broker-1")), text(&root("broker-2"))]);
+    let last = found.last().unwrap();
+    assert_eq!((code, &last["type"], &last["parted"]), (0, &"diff-root".into(), &0.into()), "{found:?}");
+    assert_eq!(last["same"].as_u64().unwrap(), found.len() as u64 - 1);
+    let (code, stdout, _) = log(&["diff", text(&root("killed-broker-2")), text(&root("broker-1"))]);
+    assert_eq!((code, stdout.contains("part at offset 90")), (1, true), "{stdout}");
+    let other = data("plain-multi/log");
+    let (code, found) = objects(&["diff", text(&other), text(&root("broker-1"))]);
+    assert_eq!(
+        (code, &found[0]["only_in_b"]),
+        (0, &serde_json::json!(["rep-0"])),
+        "not each broker has each partition"
+    );
+    let (code, _, stderr) = log(&["diff", text(&other), text(&one)]);
+    assert_eq!((code, stderr.contains("two of a kind")), (2, true), "{stderr}");
+}
+
+/// A copy is one that was closed well, also of a log that was not, and is verified; so is a copy of a data directory.
+#[test]
+fn what_is_copied_is_recovered_and_verified() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (root, copy, log_copy) =
+        (temporary.path().join("root"), temporary.path().join("copy"), temporary.path().join("copy-0"));
+    copied(&data("unclean-torn/before"), &root);
+    let (code, found) = objects(&["copy", text(&root), text(&copy)]);
+    assert_eq!((code, found.len()), (0, 1), "{found:?}");
+    assert_eq!((&found[0]["recovered"][0]["cut_bytes"], &found[0]["faults"]), (&179.into(), &0.into()), "{found:?}");
+    let (code, stdout, stderr) = log(&["copy", text(&root.join("unclean-0")), text(&log_copy)]);
+    assert_eq!((code, stdout.contains("was recovered, 179 bytes cut off")), (0, true), "{stdout}{stderr}");
+    for path in [&copy, &log_copy] {
+        let (code, stdout, _) = log(&["verify", text(path)]);
+        assert_eq!(code, 0, "{stdout}");
+    }
+    let (_, stdout, _) = log(&["info", text(&copy)]);
+    assert!(stdout.lines().any(|line| line.contains("last stop") && line.contains("clean")), "{stdout}");
+    let (code, _, stderr) = log(&["copy", text(&root), text(&copy)]);
+    assert_eq!((code, stderr.contains("is there already")), (1, true), "{stderr}");
+    // What is damaged is copied as it is, and told.
+    let bad = temporary.path().join("bad-0");
+    let (code, stdout, _) = log(&["copy", text(&data("clean-flip-active/after/unclean-0")), text(&bad)]);
+    assert_eq!((code, stdout.contains("wrong in the copy: loss checksum")), (1, true), "{stdout}");
+}
+
+/// On a terminal there is a bar with the speed, of the length of what is read; also where that is one file.
+#[test]
+fn a_terminal_shows_how_far_it_is_and_how_fast() {
+    let program = highwater().unwrap();
+    let program = program.get_program().to_str().unwrap().to_owned();
+    let on_a_terminal = |command: String| {
+        let mut script = std::process::Command::new("script");
+        script.args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).env("TERM", "xterm").env("COLUMNS", "120");
+        let output =
+            script.output().unwrap_or_else(|error| panic!("`script`, of util-linux, gives a terminal: {error}"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        text
+    };
+    let dir = data("plain-multi/log/plain-0");
+    let file = dir.join("00000000000000000083.log");
+    let whole = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let whole = whole.filter(|path| path.extension() == Some("log".as_ref()));
+    let whole: u64 = whole.map(|path| fs::metadata(path).unwrap().len()).sum();
+    for (path, bytes) in [(&dir, whole), (&file, fs::metadata(&file).unwrap().len())] {
+        let shown = on_a_terminal(format!("{program} log verify {}", text(path)));
+        let total = format!("/{:.2} KiB", bytes as f64 / 1024.0);
+        for words in [&total, "/s", "GB/s", "all good"] {
+            assert!(shown.contains(words), "no {words:?} in {shown:?}");
+        }
+    }
+    // The line of a measurement changes within a round, not only after it.
+    let temporary = tempfile::tempdir().unwrap();
+    let shown = on_a_terminal(format!("{program} bench log --seconds 4 --dir {}", text(temporary.path())));
+    let of_round = |round: u32| shown.matches(&format!("round {round} of 5: ")).count();
+    assert!(shown.contains("warming up: ") && of_round(1) > 1 && of_round(5) > 1, "{shown:?}");
 }
 
 /// A running broker's directory is read and not judged where it is being written; what would write to it is refused.

@@ -72,7 +72,7 @@ const OWN_FILE_PREFIX: &str = "highwater-";
 /// The marker holds some thirty bytes. More is not read: only its presence counts.
 pub(crate) const CLEAN_SHUTDOWN_BYTES_MAX: u64 = 4096;
 /// A directory to be removed is not followed further down than this.
-const REMOVAL_DEPTH_MAX: usize = 16;
+pub(crate) const REMOVAL_DEPTH_MAX: usize = 16;
 
 /// Whose root this should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -661,7 +661,7 @@ fn list_partitions(fs: &dyn Fs, root: &Path, report: &mut DataDirReport) -> Resu
     Ok(partitions)
 }
 
-fn is_known_file(name: &str) -> bool {
+pub(crate) fn is_known_file(name: &str) -> bool {
     let name = name.strip_suffix(".tmp").unwrap_or(name);
     let ours = [
         LOCK_FILE,
@@ -686,7 +686,7 @@ fn exists(fs: &dyn Fs, path: &Path) -> Result<bool, IoError> {
 }
 
 /// Removes a directory with what is in it. Links are removed, not followed.
-fn remove_tree(fs: &dyn Fs, dir: &Path, depth_left: usize) -> Result<(), IoError> {
+pub(crate) fn remove_tree(fs: &dyn Fs, dir: &Path, depth_left: usize) -> Result<(), IoError> {
     let Some(depth_left) = depth_left.checked_sub(1) else {
         let too_deep = io::Error::other("there are too many directories in one another");
         return Err(too_deep).context("remove directory", dir);

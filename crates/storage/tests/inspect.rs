@@ -656,9 +656,9 @@ fn a_stopped_log_is_cut_and_copied() {
     copied(&data("transactional/log"), &root);
     let dir = root.join("txn-0");
     let fs = OsFs::shared();
-    let (files, _) = repair::copy_dir(&*fs, &dir, &copy, &mut |_| {}).unwrap();
-    assert_eq!(files, std::fs::read_dir(&dir).unwrap().count() as u64);
-    assert!(matches!(repair::copy_dir(&*fs, &dir, &copy, &mut |_| {}), Err(repair::CopyDirError::Exists(_))));
+    let copied = repair::copy_dir(&fs, &dir, &copy, &mut |_| {}).unwrap();
+    assert_eq!(copied.files, std::fs::read_dir(&dir).unwrap().count() as u64);
+    assert!(matches!(repair::copy_dir(&fs, &dir, &copy, &mut |_| {}), Err(repair::CopyDirError::Exists(_))));
 
     let plan = TruncatePlan::of(&*fs, &dir, Offset(200)).unwrap();
     assert_eq!((plan.from, plan.to), (Offset(327), Offset(200)));
@@ -674,6 +674,96 @@ fn a_stopped_log_is_cut_and_copied() {
     assert_eq!((summary.end, summary.high_watermark), (Offset(200), Some(Offset(200))));
     let between = inspect::Comparison::of(&*fs, &dir, &copy, &mut |_| {}).unwrap();
     assert_eq!((between.parting, between.same_until), (None, Offset(200)));
+}
+
+/// A copy stands on its own as a log that was closed well, with what only the original's root knew, whatever the original
+/// is like; the original stays as it is.
+#[test]
+fn a_copy_of_a_log_opens_as_one_that_was_closed_well() {
+    let fs = OsFs::shared();
+    for (original, start, end, cut) in [
+        // Where it begins only the root's checkpoint says.
+        ("deleted-prefix/log/delrec-0", 137, 250, None),
+        ("unclean/before/unclean-0", 0, 270, Some(0)),
+        ("unclean-torn/before/unclean-0", 0, 269, Some(179)),
+        ("transactional/log/txn-0", 0, 327, None),
+    ] {
+        let temporary = tempfile::tempdir().unwrap();
+        let (root, copy) = (temporary.path().join("root"), temporary.path().join("copy-0"));
+        let (folder, partition) = original.rsplit_once('/').unwrap();
+        copied(&data(folder), &root);
+        let dir = root.join(partition);
+        let before = contents(&root);
+        let made = repair::copy_dir(&fs, &dir, &copy, &mut |_| {}).unwrap();
+        assert!(contents(&root) == before, "{original}: the original was written to");
+        let recovered: Vec<_> =
+            made.recovered.iter().map(|(_, report)| report.cut.as_ref().map_or(0, |cut| cut.bytes)).collect();
+        assert_eq!(recovered, cut.into_iter().collect::<Vec<u64>>(), "{original}");
+        assert!(verify_partition(&OsFs, &copy, &mut |_| {}).unwrap().is_good(), "{original}");
+        let summary = inspect::PartitionSummary::of(&OsFs, &copy).unwrap();
+        assert_eq!(summary.stop, inspect::Stop::Clean, "{original}");
+        let (log, report) = Log::open(&copy, LogOptions::default()).unwrap();
+        assert!(report.clean && report.cut.is_none(), "{original}: {report:?}");
+        assert_eq!((log.start(), log.end()), (Offset(start), Offset(end)), "{original}");
+        let between = inspect::Comparison::of(&OsFs, &copy, &dir, &mut |_| {}).unwrap();
+        assert_eq!((&between.parting, between.same_until), (&None, Offset(end)), "{original}: {between:?}");
+    }
+}
+
+/// Of a data root all is copied that a broker needs, of either kind, and it was stopped well.
+#[test]
+fn a_copy_of_a_root_is_one_that_was_stopped_well() {
+    let fs = OsFs::shared();
+    for folder in ["deleted-prefix-pending/log", "unclean-torn/before", "plain-multi/log", "clean-flip-active/after"] {
+        let temporary = tempfile::tempdir().unwrap();
+        let (root, copy) = (temporary.path().join("root"), temporary.path().join("copy"));
+        copied(&data(folder), &root);
+        let doomed = format!("gone-0.{:032x}-delete", 7);
+        std::fs::create_dir(root.join(&doomed)).unwrap();
+        std::fs::write(root.join("not a log's"), b"x").unwrap();
+        let (before, (verified, _)) = (contents(&root), verify(&root));
+        repair::copy_root(&fs, &root, &copy, &mut |_| {}).unwrap();
+        assert!(contents(&root) == before, "{folder}: the original was written to");
+        assert!(!copy.join(doomed).exists() && !copy.join("not a log's").exists(), "{folder}");
+        let name = |path: &Path| path.file_name().unwrap().to_owned();
+        let partitions = |root: &Path| match Target::of(&OsFs, root).unwrap() {
+            Target::Root { partitions, .. } => partitions,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            partitions(&copy).iter().map(|dir| name(dir)).collect::<Vec<_>>(),
+            partitions(&root).iter().map(|dir| name(dir)).collect::<Vec<_>>(),
+        );
+        let (after, found) = verify(&copy);
+        assert_eq!(after.records, verified.records, "{folder}");
+        // Rot is copied as it is: what is below the end of a stop that was clean is no torn write.
+        let rotten = found.iter().filter(|fault| fault.severity() > Severity::Note).count();
+        assert_eq!(rotten, usize::from(folder == "clean-flip-active/after"), "{folder}: {found:?}");
+        let (data_dir, report) = DataDir::open(fs.clone(), &copy, DataDirOptions::of_node(1)).unwrap();
+        assert!(report.clean && report.warnings.is_empty(), "{folder}: {report:?}");
+        for found in data_dir.partitions() {
+            let hints = data_dir.hints(&found.topic_partition);
+            let (log, report) = Log::open_with(fs.clone(), &found.dir, LogOptions::default(), hints).unwrap();
+            assert!(report.clean && report.cut.is_none(), "{folder}: {report:?}");
+            assert_eq!(hints.recovery_point, Some(log.end()), "{folder}");
+            let original = inspect::PartitionSummary::of(&OsFs, &root.join(name(&found.dir))).unwrap();
+            assert_eq!(log.start(), original.log_start, "{folder}");
+        }
+    }
+}
+
+/// All files below a directory, with what is in them.
+fn contents(dir: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(contents(&path));
+        } else {
+            found.insert(path.clone(), std::fs::read(path).unwrap());
+        }
+    }
+    found
 }
 
 /// Bytes flipped, overwritten, cut off and appended anywhere: whatever comes of it, it is looked at without a panic, and

@@ -7,6 +7,7 @@
 //! what is left of them and from its partitions; what was in their files stays in `<file>.damaged-<number>`. Whatever was
 //! written is synced, and each file is replaced in one step, so that a crash leaves a directory that can be repaired again.
 
+mod copy;
 mod data;
 mod kept;
 mod rebuild;
@@ -32,9 +33,10 @@ use crate::segment::Place;
 use crate::state_file::{LogState, StateFile};
 use crate::{LogOptions, Offset, TopicId};
 
+pub use copy::{CopiedDir, CopyDirError, copy_dir, copy_root};
 use rebuild::{Rebuild, Snapshots};
 pub use root::RootRepairPlan;
-pub use truncate::{CopyDirError, CutError, TruncatePlan, copy_dir, truncate};
+pub use truncate::{CutError, TruncatePlan, truncate};
 
 /// Why a directory could not be repaired, cut or copied.
 #[derive(Debug, thiserror::Error)]

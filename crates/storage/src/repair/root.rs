@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{CHECKPOINT_BYTES_MAX, read_small_file, write_offsets};
 use crate::data_dir::{
-    CLEAN_SHUTDOWN_BYTES_MAX, CLEAN_SHUTDOWN_FILE, LOG_STARTS_FILE, RECOVERY_POINTS_FILE, broker_epoch_in,
-    write_clean_marker,
+    CHECKPOINT_FILES, CLEAN_SHUTDOWN_BYTES_MAX, CLEAN_SHUTDOWN_FILE, LOG_STARTS_FILE, RECOVERY_POINTS_FILE,
+    broker_epoch_in, write_clean_marker,
 };
 use crate::fs::Fs;
 use crate::inspect::{
@@ -102,6 +102,18 @@ impl RootRepairPlan {
         }
         Ok(())
     }
+}
+
+/// Writes all checkpoints of a root whose logs were closed well, and marks it as one that was stopped well.
+pub(super) fn settle(fs: &dyn Fs, dir: &Path) -> Result<(), RepairError> {
+    let known = known(fs, dir)?;
+    for name in CHECKPOINT_FILES {
+        let path = dir.join(name);
+        write_offsets(fs, &path, &lines(fs, &path, &known)?).map_err(InspectError::from)?;
+    }
+    let content = read_small_file(fs, &dir.join(CLEAN_SHUTDOWN_FILE), CLEAN_SHUTDOWN_BYTES_MAX).ok().flatten();
+    let broker_epoch = broker_epoch_in(&String::from_utf8_lossy(&content.unwrap_or_default())).unwrap_or(-1);
+    Ok(write_clean_marker(fs, dir, broker_epoch)?)
 }
 
 fn known(fs: &dyn Fs, dir: &Path) -> Result<BTreeMap<TopicPartition, Known>, RepairError> {

@@ -20,6 +20,9 @@ use super::limits::{self, Limits};
 
 const ROUNDS: u32 = 5;
 
+/// How often the line on a terminal changes: seldom enough to take nothing from what is measured.
+const LIVE_EVERY: Duration = Duration::from_millis(200);
+
 /// A round ends at this size at the latest, so that the disk is not filled.
 const ROUND_BYTES_MAX: u64 = 1 << 30;
 
@@ -109,17 +112,20 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     for number in 0..=ROUNDS {
         // The first one warms up.
         let dir = root.path().join(format!("round-{number}"));
-        let round = round(&dir, arguments, &batch, if number == 0 { each / 2 } else { each }, &stop)?;
+        let time = if number == 0 { each / 2 } else { each };
+        let name = if number == 0 { "warming up".to_owned() } else { format!("round {number} of {ROUNDS}") };
+        let tell = |so_far: f64| eprint!("\r\x1b[K{name}: {}", amount(so_far));
+        let round = round(&dir, arguments, &batch, time, &stop, live.then_some(&tell))?;
         std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
         if stop() {
             break;
         }
-        if live {
-            eprint!("\r\x1b[Kround {number} of {ROUNDS}: {}", amount(round.bytes_per_second));
-        }
         if number > 0 {
             rounds.push(round);
         }
+    }
+    if live {
+        eprint!("\r\x1b[Kmeasuring the bare disk");
     }
     let limits = limits::measure(root.path(), &batch, each, &stop)?;
     if live {
@@ -178,6 +184,7 @@ fn round(
     batch: &[u8],
     time: Duration,
     stop: &(dyn Fn() -> bool + Sync),
+    tell: Option<&dyn Fn(f64)>,
 ) -> anyhow::Result<Round> {
     let rules = ProduceRules { max_message_bytes: usize::MAX, ..ProduceRules::default() };
     let options = LogOptions { flush: arguments.sync, retention: false, rules, ..LogOptions::default() };
@@ -210,6 +217,12 @@ fn round(
             }
         });
         let threads: Vec<_> = (0..arguments.threads).map(|_| scope.spawn(append)).collect();
+        if let Some(tell) = tell {
+            while !threads.iter().all(|thread| thread.is_finished()) {
+                std::thread::sleep(LIVE_EVERY.min(time.saturating_sub(began.elapsed())).max(Duration::from_millis(1)));
+                tell(written.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64());
+            }
+        }
         let results = threads.into_iter().map(|thread| thread.join().expect("appending does not panic")).collect();
         done.store(true, Ordering::Relaxed);
         results

@@ -1,23 +1,26 @@
-//! `highwater log copy`: a copy of a stopped log.
+//! `highwater log copy`: a copy of a stopped log, or of all logs of a data directory.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
-use highwater_storage::inspect::{PartitionFiles, Target};
-use highwater_storage::repair::copy_dir;
+use highwater_storage::RecoveryReport;
+use highwater_storage::inspect::{Severity, Target, Verified, VerifyEvent, verify_partition, verify_root};
+use highwater_storage::repair::{copy_dir, copy_root};
 use serde_json::json;
 
 use super::output::Output;
 use super::progress::Progress;
-use super::text::size;
-use super::{ResultFormat, file_system, target};
+use super::text::{counted, size};
+use super::verify::{fault_line, fault_object, log_bytes};
+use super::{ResultFormat, file_system, partitions, resolved, target};
 
-/// Copy the directory of a stopped log, byte for byte and durably.
+/// Copy a stopped log, or a data directory with all its logs, durably. The copy is one that was closed well: it is recovered
+/// as the next start would do it. Then it is verified; exits with 1 if something is wrong in it.
 #[derive(Debug, Args)]
 pub(crate) struct CopyArguments {
-    /// A partition's directory. Nobody may have it open; nothing is written to it.
+    /// A partition's directory or a data directory. Nobody may have it open; nothing is written to it.
     #[arg(value_name = "SOURCE")]
     source: PathBuf,
     /// The copy, which must not be there.
@@ -30,18 +33,57 @@ pub(crate) struct CopyArguments {
 
 pub(crate) fn run(arguments: &CopyArguments) -> anyhow::Result<ExitCode> {
     let fs = file_system();
-    let Target::Partition(source) = target(&*fs, &arguments.source)? else {
-        bail!("{} is not a partition's directory", arguments.source.display());
-    };
+    let source = target(&*fs, &arguments.source)?;
     let mut output = Output::new(arguments.format);
-    let progress = Progress::new(PartitionFiles::list(&*fs, &source)?.log_bytes(), arguments.format);
-    let (files, bytes) = copy_dir(&*fs, &source, &arguments.destination, &mut |bytes| progress.add(bytes))?;
+    // It is read once to be copied, and the copy once to be verified.
+    let progress = Progress::new(log_bytes(&*fs, &source)?.saturating_mul(2), arguments.format);
+    let (path, copied) = match &source {
+        Target::Partition(dir) => (dir, copy_dir(&fs, dir, &arguments.destination, &mut |bytes| progress.add(bytes))?),
+        Target::Root { dir, .. } => {
+            (dir, copy_root(&fs, dir, &arguments.destination, &mut |bytes| progress.add(bytes))?)
+        }
+        Target::File(path, _) => bail!("{} is one file: name its directory", path.display()),
+    };
+    let copy = target(&*fs, &arguments.destination)?;
+    let mut verified = Verified::default();
+    let mut faults = Vec::new();
+    let mut tell = |event| match event {
+        VerifyEvent::Read(bytes) => progress.add(bytes),
+        VerifyEvent::Found(fault) if fault.severity() > Severity::Note => faults.push(fault),
+        _ => {}
+    };
+    if let Target::Root { dir, .. } = &copy {
+        verified.add(verify_root(&*fs, dir, &mut tell)?);
+    }
+    for dir in partitions(&copy) {
+        verified.add(verify_partition(&*fs, &dir, &mut tell)?);
+    }
     progress.finish();
-    let destination = arguments.destination.display();
-    output.line(&format!("{destination}: {files} files, {}", size(bytes)))?;
-    let object =
-        json!({ "type": "copy", "path": source, "copy": arguments.destination, "files": files, "bytes": bytes });
-    output.object(&object)?;
+    let (files, bytes) = (copied.files, copied.bytes);
+    output.line(&format!("{}: {files} files, {}", arguments.destination.display(), size(bytes)))?;
+    let mut recovered = Vec::new();
+    for (log, report) in &copied.recovered {
+        let cut = cut_bytes(report);
+        let what = if cut > 0 { format!("{} cut off", size(cut)) } else { "nothing cut off".to_owned() };
+        output.line(&format!("  {}: was not closed well; the copy was recovered, {what}", log.display()))?;
+        recovered.push(json!({ "path": log, "cut_bytes": cut }));
+    }
+    for fault in &faults {
+        output.line(&format!("  wrong in the copy: {}", fault_line(fault)))?;
+        output.object(&fault_object(fault))?;
+    }
+    if verified.is_good() {
+        let records = counted(verified.records, "record", "records");
+        output.line(&format!("  verified: {records} in {}", counted(verified.batches, "batch", "batches")))?;
+    }
+    output.object(&json!({
+        "type": "copy", "path": path, "copy": resolved(&arguments.destination)?, "files": files, "bytes": bytes,
+        "recovered": recovered, "faults": verified.faults,
+    }))?;
     output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if verified.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn cut_bytes(report: &RecoveryReport) -> u64 {
+    report.cut.as_ref().map_or(0, |cut| cut.bytes)
 }

@@ -80,7 +80,8 @@ fn file(fs: &dyn Fs, output: &mut Output, path: &Path, name: SegmentFileName) ->
         return Ok(());
     }
     let segment = SegmentSummary::of_file(fs, path, name)?;
-    let snapshots = PartitionFiles::list(fs, path.parent().unwrap_or(Path::new(".")))?.snapshots;
+    let snapshots = path.parent().map(|dir| PartitionFiles::list(fs, dir)).transpose()?;
+    let snapshots = snapshots.map(|files| files.snapshots).unwrap_or_default();
     let mut object = segment_object(&segment);
     if let Some(fields) = object.as_object_mut() {
         fields.insert("type".to_owned(), "segment".into());

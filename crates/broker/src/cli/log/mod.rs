@@ -41,11 +41,11 @@ enum LogCommand {
     Repair(repair::RepairArguments),
     /// Make the index files of segments anew from the batches.
     RebuildIndex(repair::RebuildArguments),
-    /// Tell where two replicas part.
+    /// Tell where two replicas part, or those of two data directories.
     Diff(diff::DiffArguments),
     /// Cut a log off at an offset.
     Truncate(truncate::TruncateArguments),
-    /// Copy the directory of a stopped log.
+    /// Copy a stopped log, or a data directory with all its logs.
     Copy(copy::CopyArguments),
 }
 

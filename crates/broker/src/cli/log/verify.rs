@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// How many bytes of data files will be read.
-fn log_bytes(fs: &dyn Fs, target: &Target) -> anyhow::Result<u64> {
+pub(crate) fn log_bytes(fs: &dyn Fs, target: &Target) -> anyhow::Result<u64> {
     if let Target::File(path, name) = target {
         let log = SegmentFileName { kind: SegmentFile::Log, ..*name };
         return Ok(match name.kind {
