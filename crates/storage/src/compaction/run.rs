@@ -364,7 +364,11 @@ impl Run {
                 Err(Stop::Superseded)
             }
             Err(error) => {
-                discard(&self.place, bases);
+                // Where the log was closed, names of complete segments may be left, or come back in a power cut: it takes
+                // the incomplete one before them for the opening to give them up, and not to put them beside the old ones.
+                if self.shared.usable().is_ok() {
+                    discard(&self.place, bases);
+                }
                 Err(error.into())
             }
         }

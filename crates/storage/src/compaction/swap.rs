@@ -86,8 +86,17 @@ fn mark_complete(place: &Place, new: &[Cleaned]) -> Result<(), IoError> {
     Ok(())
 }
 
-/// Undoes step 1, durably, as far as it went: what is marked complete would be put in place by the next opening.
+/// Undoes step 1, durably, as far as it went: what is marked complete would be put in place by the next opening. First the
+/// lowest segment is incomplete again, which gives up all: of names that are removed a power cut may bring any back alone.
 fn take_back(place: &Place, new: &[Cleaned]) -> Result<(), IoError> {
+    if let Some(lowest) = new.first() {
+        for kind in &lowest.kinds {
+            let from = path(place, lowest.base, *kind, SegmentFileState::Swap);
+            let to = path(place, lowest.base, *kind, SegmentFileState::Cleaned);
+            rename_if_there(&*place.fs, &from, &to)?;
+        }
+    }
+    place.sync_dir()?;
     for cleaned in new {
         remove_files(place, cleaned.base, SegmentFileState::Swap)?;
     }

@@ -1,15 +1,15 @@
-//! Crashes at each call of a compaction.
+//! Crashes and faults at each call of a compaction.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use highwater_storage::fs::{Fs, SimFs};
+use highwater_storage::fs::{Call, Fault, Fs, SimFs};
 use highwater_storage::inspect::{PartitionFiles, SegmentFiles};
-use highwater_storage::{BatchBuilder, Codec, Log, LogOptions, Offset, OpenHints, TimestampMs, WorkLimits};
+use highwater_storage::{BatchBuilder, Codec, Log, LogOptions, Offset, OpenHints, TimestampMs, WorkLimits, batches};
 
 use crate::keyed::{Stored, append_as_is, compact, compacted, end_transaction, keys, new_log, put, records, roll};
-use crate::support::{DIR, T0, disk, names, open};
+use crate::support::{DIR, T0, disk, file_bytes, names, open};
 
 const CAPACITY: u64 = 1 << 30;
 
@@ -212,4 +212,96 @@ fn a_compaction_that_runs_out_of_room_leaves_everything_as_it_was() {
             assert_eq!(latest(&records(&log.reader())), latest(&before), "{name}, {free}");
         }
     }
+}
+
+/// A fault at the n-th call of each kind: the old segments or the new ones are there, at once and after it was opened again
+/// (also where the pages of a failed sync were dropped), and a log that goes on is compacted in the end.
+#[test]
+fn a_fault_at_any_call_leaves_the_old_segments_or_the_new_ones() {
+    let (mut strikes, mut closed) = (0, 0);
+    for (name, options, fill) in scenarios() {
+        let (fs, mut log) = prepared(&options, fill);
+        let before = records(&log.reader());
+        compact(&mut log, T0);
+        let after = records(&log.reader());
+        drop((fs, log));
+        for (fault, call) in faults() {
+            for nth in 1.. {
+                let what = format!("{name}: {fault:?} at {call:?} {nth}");
+                let (fs, mut log) = prepared(&options, fill);
+                let end = log.end();
+                fs.inject(fault, call, nth);
+                let limits = WorkLimits::new(end);
+                let mut failed = false;
+                // What failed gets its turn again when there was nothing else.
+                for round in 0..3 {
+                    loop {
+                        match log.housekeeping().step(TimestampMs(T0 + round * 20_000), &limits) {
+                            Ok(Some(_)) => {}
+                            Ok(None) => break,
+                            Err(_) => failed = true,
+                        }
+                        if log.fence().is_some() {
+                            break;
+                        }
+                    }
+                }
+                if fs.faults_hit() == 0 {
+                    break;
+                }
+                strikes += 1;
+                fs.clear_faults();
+                if log.fence().is_some() {
+                    closed += 1;
+                    // A swap whose renames have begun is completed by the next opening only.
+                    let is_half_done = call == Call::Rename;
+                    let may_close = fault != Fault::Enospc || is_half_done;
+                    assert!(failed && may_close, "{what}: {:?}", log.fence());
+                } else {
+                    assert_eq!(records(&log.reader()), after, "{what}: it goes on and is compacted");
+                }
+                drop(log);
+                let is_dead = (fault, call) == (Fault::SyncFails, Call::SyncDir);
+                let killed = if is_dead { None } else { Some(fs.kill()) };
+                for (number, image) in killed.into_iter().chain(fs.images(6, nth)).enumerate() {
+                    let what = format!("{what}, image {number}, {:?}", names(&image));
+                    let (mut log, report) = open(&image, &options);
+                    assert_eq!((log.end(), &report.cut), (end, &None), "{what}");
+                    let found = records(&log.reader());
+                    assert!(found == before || found == after, "{what}");
+                    // What reads by offset does not see a segment beside the one that it was made from.
+                    for pair in log.segments().windows(2) {
+                        let bytes = file_bytes(&image, &format!("{:020}.log", pair[0].base.0));
+                        let last = batches(&bytes).last().map(|batch| batch.unwrap().last_offset());
+                        assert!(last.is_none_or(|last| last < pair[1].base), "{what}: {last:?} in {pair:?}");
+                    }
+                    compact(&mut log, T0);
+                    assert_eq!(latest(&records(&log.reader())), latest(&before), "{what}");
+                }
+            }
+        }
+    }
+    assert!(strikes > 200 && closed > 0, "{strikes} faults came up, and {closed} closed the log");
+}
+
+/// Each fault with the calls that it harms.
+fn faults() -> impl Iterator<Item = (Fault, Call)> {
+    const CALLS: [Call; 10] = [
+        Call::Open,
+        Call::Read,
+        Call::Create,
+        Call::Write,
+        Call::SetLen,
+        Call::SyncData,
+        Call::SyncDir,
+        Call::Rename,
+        Call::Remove,
+        Call::Metadata,
+    ];
+    let with = |fault, calls: &'static [Call]| calls.iter().map(move |call| (fault, *call));
+    with(Fault::Eio, &CALLS)
+        .chain(with(Fault::Enospc, &[Call::Create, Call::Write, Call::SetLen, Call::Rename]))
+        .chain(with(Fault::ShortWrite, &[Call::Write]))
+        .chain(with(Fault::ShortRead, &[Call::Read]))
+        .chain(with(Fault::SyncFails, &[Call::SyncData, Call::SyncDir]))
 }
