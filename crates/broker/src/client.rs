@@ -40,7 +40,8 @@ use crate::wire;
 /// The least a response can be: the correlation id.
 const RESPONSE_BYTES_MIN: usize = 4;
 
-/// The largest response taken: as much as the largest request a broker takes, and the records of a full Fetch response.
+/// The largest response taken, unless another bound is given: as much as the largest request a broker takes by default, and
+/// the records of a full Fetch response.
 const RESPONSE_BYTES_MAX: usize = 128 << 20;
 
 /// Why a request has no answer.
@@ -149,6 +150,17 @@ impl Connection {
     /// Connects to `HOST:PORT` and negotiates versions. `timeout` bounds this, and the wait for each answer unless
     /// another is given.
     pub async fn connect(address: &str, client_id: &str, timeout: Duration) -> Result<Self, ClientError> {
+        Self::connect_taking(RESPONSE_BYTES_MAX, address, client_id, timeout).await
+    }
+
+    /// The same, for responses of up to `response_bytes_max` bytes; the connection fails at a larger one. Without this it is
+    /// 128 MiB.
+    pub async fn connect_taking(
+        response_bytes_max: usize,
+        address: &str,
+        client_id: &str,
+        timeout: Duration,
+    ) -> Result<Self, ClientError> {
         let refused = |source| ClientError::Connect { address: address.to_owned(), source: Arc::new(source) };
         let stream = tokio::time::timeout(timeout, TcpStream::connect(address))
             .await
@@ -157,7 +169,7 @@ impl Connection {
         // Requests are written whole, so waiting to join small ones only delays them.
         stream.set_nodelay(true).map_err(refused)?;
         let (queue, outgoing) = mpsc::unbounded_channel();
-        let task = tokio::spawn(run(stream, outgoing));
+        let task = tokio::spawn(run(stream, outgoing, response_bytes_max));
         let mut link = Link {
             address: address.to_owned(),
             client_id: StrBytes::from_string(client_id.to_owned()),
@@ -349,12 +361,12 @@ async fn negotiate(link: &Link) -> Result<BTreeMap<i16, VersionRange>, ClientErr
 }
 
 /// Serves the connection until it fails or its owner goes, then tells everybody who still waits.
-async fn run(stream: TcpStream, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
+async fn run(stream: TcpStream, mut outgoing: mpsc::UnboundedReceiver<Outgoing>, response_bytes_max: usize) {
     let (reader, writer) = stream.into_split();
     let waiting = Mutex::new(VecDeque::new());
     let reason = tokio::select! {
         error = write_all(writer, &mut outgoing, &waiting) => error,
-        error = read_all(reader, &waiting) => error,
+        error = read_all(reader, &waiting, response_bytes_max) => error,
     };
     outgoing.close();
     let mut left: Vec<Waiting> = waiting.into_inner().unwrap_or_else(PoisonError::into_inner).into();
@@ -383,11 +395,11 @@ async fn write_all(
     "it is no longer used".to_owned()
 }
 
-async fn read_all(reader: OwnedReadHalf, waiting: &Mutex<VecDeque<Waiting>>) -> String {
+async fn read_all(reader: OwnedReadHalf, waiting: &Mutex<VecDeque<Waiting>>, response_bytes_max: usize) -> String {
     // A response may take as long as it likes between its bytes: patience is with whoever waits for it.
     let unlimited = Arc::new(FrameMemory::new(usize::MAX));
     let mut frames =
-        FrameReader::new(reader, RESPONSE_BYTES_MIN..=RESPONSE_BYTES_MAX, unlimited, Duration::from_secs(600));
+        FrameReader::new(reader, RESPONSE_BYTES_MIN..=response_bytes_max, unlimited, Duration::from_secs(600));
     loop {
         match frames.wait().await {
             Ok(true) => {}
@@ -528,6 +540,24 @@ mod tests {
         let connection = Connection::connect(&address, "test", PATIENCE).await.unwrap();
         let answer = connection.send_version(&MetadataRequest::default(), 7).await;
         assert!(answer.unwrap_err().to_string().contains("an array longer than the message"));
+    }
+
+    #[tokio::test]
+    async fn a_response_beyond_the_bound_ends_the_connection() {
+        let answer: Answer =
+            |api, version| Some(if api == 18 { offer(version, ErrorCode::None) } else { metadata(version, 20) });
+        let frame_bytes = metadata(7, 20).len() + 4;
+        for (bound, taken) in [(frame_bytes, true), (frame_bytes - 1, false)] {
+            let address = broker(2, answer).await;
+            let connection = Connection::connect_taking(bound, &address, "test", PATIENCE).await.unwrap();
+            match connection.send_version(&MetadataRequest::default(), 7).await {
+                Ok(metadata) => assert!(taken && metadata.brokers.len() == 20),
+                Err(ClientError::Closed { reason }) => {
+                    assert!(!taken && reason.contains(&format!("a frame of {frame_bytes} bytes")), "{reason}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     #[tokio::test]

@@ -29,6 +29,11 @@ const FETCH_VERSION: i16 = 17;
 /// cuts first): that plan can only go out with the next request.
 const SHORT_WAIT_MS: i32 = 10;
 
+/// The largest answer that a follower takes: any that there can be. What it asked for bounds an answer, but for its first
+/// batch, which comes whole: a leader may have taken one under a `max.message.bytes` and a `socket.request.max.bytes` that
+/// were larger than today's, or larger than ours, and a follower that refused it would never get past it.
+const RESPONSE_BYTES_MAX: usize = i32::MAX as usize;
+
 /// The plans of all partitions that follow.
 pub(crate) struct Fetchers {
     state: Mutex<State>,
@@ -227,8 +232,8 @@ async fn exchange(
     if connection.as_ref().is_none_or(|connection| connection.address() != address) {
         let client_id = format!("highwater-follower-{}", services.config.broker_id);
         let timeout = Duration::from_millis(services.config.replica_socket_timeout_ms);
-        *connection =
-            Some(Connection::connect(&address, &client_id, timeout).await.map_err(|error| error.to_string())?);
+        let opened = Connection::connect_taking(RESPONSE_BYTES_MAX, &address, &client_id, timeout).await;
+        *connection = Some(opened.map_err(|error| error.to_string())?);
     }
     match connection {
         Some(open) => open.send_version(request, FETCH_VERSION).await.map_err(|error| error.to_string()),

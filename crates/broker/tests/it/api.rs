@@ -252,6 +252,74 @@ async fn list(connection: &Connection, replica: i32, asked: &[(i32, i64, i32)]) 
     connection.send_version(&request, 8).await.expect("an answer").topics.remove(0).partitions
 }
 
+/// Field fault S46: where no record is of the time asked for, or none at all, there is no offset, and no error.
+#[tokio::test]
+async fn a_time_without_a_record_is_no_offset_and_no_error() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = one_broker(&dir).await;
+    let connection = connect(&cluster).await;
+    let listed = async |timestamp: i64, isolation: i8| {
+        let part = ListOffsetsPartition::default().with_timestamp(timestamp).with_current_leader_epoch(-1);
+        let topic = ListOffsetsTopic::default().with_name(topic_name(TOPIC)).with_partitions(vec![part]);
+        let request = ListOffsetsRequest::default()
+            .with_replica_id(kafka_protocol::messages::BrokerId(-1))
+            .with_isolation_level(isolation)
+            .with_topics(vec![topic]);
+        let answer =
+            connection.send_version(&request, 8).await.expect("an answer").topics.remove(0).partitions.remove(0);
+        (answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch)
+    };
+    for isolation in [0, 1] {
+        for timestamp in [0, 1, now().0, 1 << 62, i64::MAX, -3] {
+            assert_eq!(listed(timestamp, isolation).await, (0, -1, -1, -1), "{timestamp} of an empty log");
+        }
+    }
+    assert_eq!(produce(&connection, batch(-1, 0), 1).await.error_code, 0);
+    for isolation in [0, 1] {
+        for timestamp in [now().0 + 3_600_000, 1 << 62, i64::MAX] {
+            assert_eq!(listed(timestamp, isolation).await, (0, -1, -1, -1), "{timestamp} of a full one");
+        }
+        let (code, offset, timestamp, _) = listed(0, isolation).await;
+        assert!((code, offset) == (0, 0) && timestamp > 0, "{code}, {offset}, {timestamp}");
+    }
+}
+
+/// Field fault S43: times that are none, impossible or outside of the window, good and bad ones mixed.
+#[tokio::test]
+async fn records_of_impossible_times_are_named_and_nothing_is_stored() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(1, dir.path()).await;
+    let hour = "3600000";
+    let window = [("message.timestamp.after.max.ms", hour), ("message.timestamp.before.max.ms", hour)];
+    create_topic(&cluster, 1, 1, &window).await;
+    let connection = connect(&cluster).await;
+    let of_times = |times: &[i64]| {
+        let mut builder = BatchBuilder::new(Codec::None);
+        for time in times {
+            builder.push(Record::new(TimestampMs(*time), b"at some time"));
+        }
+        builder.build()
+    };
+    let (now, days) = (now().0, 2 * 24 * 3_600_000);
+    let refused: [(&[i64], &[i32]); 5] = [
+        (&[now + days], &[0]),
+        (&[now - days], &[0]),
+        (&[now, now + days, now, now - days], &[1, 3]),
+        (&[i64::MAX, now, i64::MIN], &[0, 2]),
+        (&[-2], &[0]),
+    ];
+    for (times, bad) in refused {
+        let answer = produce(&connection, of_times(times), -1).await;
+        assert_eq!((answer.error_code, answer.base_offset), (32, -1), "{times:?}: {:?}", answer.error_message);
+        let named: Vec<i32> = answer.record_errors.iter().map(|error| error.batch_index).collect();
+        assert_eq!(named, bad, "{times:?}");
+        assert!(answer.record_errors.iter().all(|error| error.batch_index_error_message.is_some()), "{times:?}");
+        assert_eq!(log_end(&cluster).await, 0, "{times:?}: nothing is stored");
+    }
+    let answer = produce(&connection, of_times(&[-1, -1]), -1).await;
+    assert_eq!((answer.error_code, answer.base_offset), (0, 0), "no time at all: {:?}", answer.error_message);
+}
+
 #[tokio::test]
 async fn offsets_are_listed_by_end_and_by_time() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use highwater_broker::Cluster;
+use highwater_broker::{Cluster, ClusterOptions};
 use highwater_replication::{BrokerId, Role, Status};
+use highwater_storage::{BatchBuilder, Codec, Record};
 
-use crate::support::{Client, TOPIC, batch, create_topic, producer_id, start, until};
+use crate::support::{Client, TOPIC, batch, create_topic, now, producer_id, start, until};
 
 fn statuses(cluster: &Cluster) -> Vec<(BrokerId, Option<Status>)> {
     cluster.statuses(TOPIC, 0)
@@ -131,6 +132,42 @@ async fn a_leader_that_comes_back_cuts_what_nobody_else_had() {
     assert_records(&Client::of(&cluster).read_all().await, 40);
     let cuts = cluster.cuts(old);
     assert!(cuts.iter().any(|cut| cut.records == 10 && cut.from.0.0 == 30 && cut.to.0.0 == 20), "{cuts:?}");
+}
+
+/// Field fault S36, R17: a batch that was taken under larger limits, and larger than any response a client takes by default,
+/// reaches a follower whose limits are smaller than it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_larger_than_the_limits_of_today_reaches_the_follower() {
+    const RECORD_BYTES: usize = 130 << 20;
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = async |request_bytes_max: usize| {
+        let options = ClusterOptions::new(2, dir.path()).configure(move |config| {
+            config.request_bytes_max = request_bytes_max;
+            config.replica_lag_time_max_ms = 1_000;
+            config.replica_fetch_wait_max_ms = 100;
+            config.replica_fetch_backoff_ms = 100;
+        });
+        Cluster::start(options).await.expect("the cluster starts")
+    };
+    let cluster = start(140 << 20).await;
+    create_topic(&cluster, 1, 2, &[("max.message.bytes", "146800640")]).await;
+    for id in cluster.ids() {
+        cluster.pause_fetching(id, true);
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut builder = BatchBuilder::new(Codec::None);
+    builder.push(Record::new(now(), &vec![7; RECORD_BYTES]));
+    let produced = Client::of(&cluster).produce_once(&builder.build(), 1).await;
+    assert_eq!(produced, Ok(0));
+    // Or the follower, which has nothing, could be the next leader.
+    until("the follower leaving the ISR", async || (leader(&cluster)?.1.isr.len() == 1).then_some(())).await;
+    cluster.shutdown().await.expect("a clean stop");
+
+    let cluster = start(1 << 20).await;
+    assert_eq!(in_step(&cluster, 2).await, 1);
+    let [one, other] = [1, 2].map(|id| log_bytes(&cluster, BrokerId(id)));
+    assert!(one.len() > RECORD_BYTES && one == other, "{} and {} bytes", one.len(), other.len());
+    cluster.shutdown().await.expect("a clean stop");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
