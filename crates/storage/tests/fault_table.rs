@@ -8,7 +8,7 @@ use std::path::Path;
 fn every_fault_names_tests_that_are_there() {
     let table = document("storage-faults.md");
     let (mut faults, mut tests) = (0, 0);
-    for row in table.lines().filter(|line| line.starts_with("| S")) {
+    for row in table.lines().filter(|line| line.starts_with("| S") || line.starts_with("| R")) {
         let last = row.trim_end_matches('|').rsplit('|').next().expect("cells");
         let named: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "{row}");
@@ -38,6 +38,15 @@ fn is_a_test(name: &str) {
     let (file, test) = name.split_once("::").unwrap_or_else(|| panic!("{name} is no file::test"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let source = fs::read_to_string(source).unwrap_or_else(|error| panic!("{file}: {error}"));
-    let has_it = source.split("#[test]").skip(1).any(|behind| behind.contains(&format!("fn {test}(")));
-    assert!(has_it, "{file} has no test {test}");
+    assert!(has_test(&source, test), "{file} has no test {test}");
+}
+
+/// Whether the source has a function of this name that is a test, of an asynchronous runtime too, and is not left out.
+fn has_test(source: &str, name: &str) -> bool {
+    let Some((before, _)) = source.split_once(&format!("fn {name}(")) else { return false };
+    let above = before.rsplit_once('\n').map_or("", |(above, _)| above);
+    let attributes: Vec<&str> =
+        above.lines().rev().map(str::trim_start).take_while(|line| line.starts_with("#[")).collect();
+    let is = |what: &str| attributes.iter().any(|attribute| attribute.starts_with(what));
+    (is("#[test]") || is("#[tokio::test")) && !is("#[ignore")
 }

@@ -237,6 +237,7 @@ fn strike(act: &Act, fault: Fault, call: Call, nth: u64, [before, after]: [&Cont
         return false;
     }
     fs.clear_faults();
+    // All offsets below were given to records, and told.
     let mut given = before.end;
     let is_dead = (fault, call) == (Fault::SyncFails, Call::SyncDir);
     let promised = match outcome {
@@ -271,10 +272,11 @@ fn strike(act: &Act, fault: Fault, call: Call, nth: u64, [before, after]: [&Cont
     if is_dead {
         // The file system writes nothing any more until the machine starts again.
         for (number, image) in fs.images(8, 1).into_iter().enumerate() {
-            reopens(&image, &format!("{place}, image {number}"), None, [before, after], flushed);
+            // What was not flushed may be lost with the power, and is given again.
+            reopens(&image, &format!("{place}, image {number}"), None, [before, after], flushed, flushed);
         }
     } else {
-        reopens(&fs.kill(), &place, promised.as_ref(), [before, after], flushed);
+        reopens(&fs.kill(), &place, promised.as_ref(), [before, after], flushed, given);
     }
     true
 }
@@ -294,8 +296,16 @@ fn goes_on(mut log: Log, mut known: Contents, place: &str, given: &mut i64) -> O
     Some(known)
 }
 
-/// Opens the log again, appends, flushes, and cuts the power.
-fn reopens(fs: &SimFs, place: &str, promised: Option<&Contents>, [before, after]: [&Contents; 2], flushed: i64) {
+/// Opens the log again, appends, flushes, and cuts the power. No offset below `given` is given again, unless the log was to
+/// be cut below it.
+fn reopens(
+    fs: &SimFs,
+    place: &str,
+    promised: Option<&Contents>,
+    [before, after]: [&Contents; 2],
+    flushed: i64,
+    given: i64,
+) {
     let (mut log, _) = open(fs, &small());
     let found = Contents::of(&log);
     match promised {
@@ -303,6 +313,7 @@ fn reopens(fs: &SimFs, place: &str, promised: Option<&Contents>, [before, after]
         None => assert!(found.is_between(before, after, flushed), "{place}: {before:?} was opened as {found:?}"),
     }
     let first = append_epoch(&mut log, 3);
+    assert!(first >= given.min(after.end), "{place}: {first} is given again, all below {given} were");
     log.flush().unwrap_or_else(|error| panic!("{place}: {error}"));
     let known = Contents::of(&log);
     assert_eq!((first, known.end), (found.end, found.end + 1), "{place}");
@@ -379,6 +390,48 @@ fn a_log_opens_on_a_full_disk_whatever_there_is_to_do() {
     }
 }
 
+/// Whether this error comes of a file system that takes no change.
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
+}
+
+/// A file system that is mounted for reading only, or was remounted so after an error: a log in it is read, whatever there is
+/// to do about it, and opening it for reading does not even try to change something. Opened for writing it says so.
+#[test]
+fn a_log_on_a_read_only_file_system_is_read_and_not_changed() {
+    let (mut opened, mut refused) = (0, 0);
+    for (name, fs, expected) in states() {
+        let files = || names(&fs).into_iter().map(|name| (file_bytes(&fs, &name), name)).collect::<Vec<_>>();
+        let files_before = files();
+        fs.inject_lasting(Fault::ReadOnly, Call::AnyChange, "", 1);
+        let hints = OpenHints::default();
+        let (reader, _) = Log::open_read_only_with(Arc::new(fs.clone()), Path::new(DIR), small(), hints).unwrap();
+        assert_eq!((reader.start(), reader.end()), (Offset(expected.start), Offset(expected.end)), "{name}");
+        assert_eq!(contents(&reader), expected.records, "{name}");
+        assert_eq!(fs.faults_hit(), 0, "{name}: it tried to change something");
+        match Log::open_with(Arc::new(fs.clone()), Path::new(DIR), small(), hints) {
+            Ok((mut log, _)) => {
+                opened += 1;
+                assert_eq!(Contents::of(&log), expected, "{name}");
+                let error = log.append(NOW, LeaderEpoch(4), &numbered(33, 90)).unwrap_err();
+                assert!(is_refused(&error), "{name}: {error:?}");
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(is_refused(&error), "{name}: {error:?}");
+            }
+        }
+        assert!(fs.faults_hit() > 0 && files() == files_before, "{name}");
+        fs.clear_faults();
+        let (mut log, _) = open(&fs, &small());
+        assert_eq!(Contents::of(&log), expected, "{name}: where it may be written again");
+        assert_eq!(append_epoch(&mut log, 4), expected.end, "{name}");
+    }
+    assert!(opened > 0 && refused > 0, "{opened} opened for writing, {refused} did not");
+}
+
 #[test]
 fn opening_may_fail_at_each_call_and_is_tried_again() {
     let mut failures = 0;
@@ -412,10 +465,10 @@ fn opening_may_fail_at_each_call_and_is_tried_again() {
                 if (fault, call) == (Fault::SyncFails, Call::SyncDir) {
                     for (number, image) in fs.images(4, 1).into_iter().enumerate() {
                         let place = format!("{place}, image {number}");
-                        reopens(&image, &place, Some(expected), [expected, expected], expected.end);
+                        reopens(&image, &place, Some(expected), [expected; 2], expected.end, expected.end);
                     }
                 } else {
-                    reopens(&fs.kill(), &place, Some(expected), [expected, expected], expected.end);
+                    reopens(&fs.kill(), &place, Some(expected), [expected; 2], expected.end, expected.end);
                 }
             }
         }

@@ -533,10 +533,12 @@ fn readers_and_the_writer_do_not_disturb_each_other() {
                 let mut bytes = Vec::new();
                 // A record's value is its offset and how often the log was cut before it was written.
                 let mut cuts_seen = 0;
+                let mut steady_reads = 0;
                 loop {
                     let finished = done.load(Ordering::SeqCst);
                     let generation = reader.generation();
-                    let (_, next) = match reader.read_into(from, ReadLimit::bytes(900), &mut bytes) {
+                    let end_before = reader.end();
+                    let (first, next) = match reader.read_into(from, ReadLimit::bytes(900), &mut bytes) {
                         Ok(found) => found,
                         Err(ReadError::OutOfRange { end, .. }) => {
                             assert!(reader.generation() > 0);
@@ -545,23 +547,33 @@ fn readers_and_the_writer_do_not_disturb_each_other() {
                         }
                         Err(error) => panic!("{error}"),
                     };
+                    let (mut values, mut expected) = (Vec::new(), first);
                     for batch in batches(&bytes) {
                         let batch = batch.unwrap();
                         assert!(batch.crc_matches());
+                        assert_eq!(batch.base_offset(), expected, "a read is of one history");
+                        expected = batch.next_offset();
                         for record in batch.records().unwrap() {
                             let record = record.unwrap();
                             let value = std::str::from_utf8(record.value.unwrap()).unwrap().to_owned();
                             let (offset, cut) = value.split_once(' ').unwrap();
                             let at = batch.base_offset().0 + i64::from(record.offset_delta);
                             assert_eq!(offset.parse::<i64>().unwrap(), at);
-                            let cut: u64 = cut.parse().unwrap();
-                            if generation == reader.generation() {
-                                assert!(cut >= cuts_seen || at < from.0, "an old history behind a new one");
-                            }
-                            cuts_seen = cuts_seen.max(cut);
+                            values.push((at, cut.parse::<u64>().unwrap()));
                         }
                     }
+                    assert_eq!(expected, next);
+                    if generation == reader.generation() {
+                        // Nothing was cut meanwhile: each offset once, and none is left out.
+                        steady_reads += 1;
+                        assert!(first <= from && (next > from || from >= end_before), "{first}..{next} from {from}");
+                        for (at, cut) in &values {
+                            assert!(*cut >= cuts_seen || *at < from.0, "an old history behind a new one");
+                        }
+                    }
+                    cuts_seen = values.iter().map(|(_, cut)| *cut).fold(cuts_seen, u64::max);
                     if finished && next == from {
+                        assert!(steady_reads > 100, "{steady_reads} reads between two cuts");
                         return;
                     }
                     from = next;

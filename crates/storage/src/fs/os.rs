@@ -197,6 +197,11 @@ pub(super) fn no_space() -> io::Error {
     rustix::io::Errno::NOSPC.into()
 }
 
+/// The error of a file system that is mounted for reading only.
+pub(super) fn read_only() -> io::Error {
+    rustix::io::Errno::ROFS.into()
+}
+
 /// The error of a device that fails.
 pub(super) fn device_failed() -> io::Error {
     rustix::io::Errno::IO.into()

@@ -8,6 +8,7 @@ mod indexes;
 mod leftovers;
 mod producers;
 mod readers;
+mod replicas;
 mod sizes;
 mod times;
 mod truncation;

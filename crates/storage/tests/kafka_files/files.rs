@@ -203,6 +203,14 @@ fn time_indexes_are_what_kafka_says() {
                 continue;
             }
             let bytes = partition.read(segment.base, "timeindex");
+            let rows: Vec<_> = entries::<12>(&bytes)
+                .iter()
+                .map(|[time @ .., a, b, c, d]| {
+                    let delta = i32::from_be_bytes([*a, *b, *c, *d]);
+                    json!([i64::from_be_bytes(*time), segment.base + i64::from(delta)])
+                })
+                .collect();
+            assert_eq!(Value::from(rows), segment.expected["timeindex"], "{} at {base}", partition.id);
             if !has_whole_index(&partition, &segment, "timeindex", 12) {
                 continue;
             }

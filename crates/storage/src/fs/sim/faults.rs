@@ -57,6 +57,9 @@ pub enum Fault {
     Eio,
     /// The call does nothing and fails with `ENOSPC`.
     Enospc,
+    /// The call does nothing and fails with `EROFS`, as each that changes something does on a file system that is mounted for
+    /// reading only: choose [`Call::AnyChange`].
+    ReadOnly,
     /// A write does only some of the bytes, and succeeds. Other calls are not harmed.
     ShortWrite,
     /// A read does only some of the bytes, and succeeds. Other calls are not harmed.
@@ -69,13 +72,17 @@ pub enum Fault {
 impl Fault {
     /// The error a program sees: the real numbers, as code may look at them.
     pub(super) fn error(self) -> io::Error {
-        if self == Self::Enospc { os::no_space() } else { os::device_failed() }
+        match self {
+            Self::Enospc => os::no_space(),
+            Self::ReadOnly => os::read_only(),
+            _ => os::device_failed(),
+        }
     }
 
     /// Fails the call, or hands on a fault that the call itself must carry out.
     pub(super) fn before(self, call: Call) -> io::Result<Option<Self>> {
         match (self, call) {
-            (Self::Eio | Self::Enospc, _) => Err(self.error()),
+            (Self::Eio | Self::Enospc | Self::ReadOnly, _) => Err(self.error()),
             (Self::ShortWrite, Call::Write)
             | (Self::ShortRead, Call::Read)
             | (Self::SyncFails, Call::SyncData | Call::SyncDir) => Ok(Some(self)),
