@@ -118,6 +118,9 @@ pub struct BrokerConfig {
     pub cleaner_backoff_ms: i64,
     /// `highwater.background.flush.ms`: every log is synced so often, which bounds the scan after a crash.
     pub background_flush_ms: u64,
+    /// `highwater.open.files.max`: segment files kept open, of all logs together; `None` goes by what the process may
+    /// have open.
+    pub open_files_max: Option<usize>,
     /// `num.recovery.threads.per.data.dir`: logs opened at a time.
     pub recovery_threads: usize,
     /// `producer.id.expiration.ms`: an idempotent producer that is silent for so long is forgotten.
@@ -177,6 +180,7 @@ impl Default for BrokerConfig {
             cleaner_io_buffer_bytes: 512 << 10,
             cleaner_backoff_ms: 15_000,
             background_flush_ms: 5_000,
+            open_files_max: None,
             recovery_threads: 2,
             producer_id_expiration_ms: 86_400_000,
             producer_ids_max: 10_000,

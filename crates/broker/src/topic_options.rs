@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use highwater_replication::{BrokerEpoch, ReplicaConfig};
+use highwater_storage::fs::descriptor_limit;
 use highwater_storage::{
-    CompactionMemory, CompactionOptions, FlushPolicy, LogOptions, ProduceRules, TimestampType, ZeroAheadMode,
+    CompactionMemory, CompactionOptions, FlushPolicy, LogOptions, OpenFiles, ProduceRules, TimestampType, ZeroAheadMode,
 };
 
 use crate::config::{BrokerConfig, TimestampSource, TopicConfig};
@@ -29,8 +30,22 @@ pub(crate) fn shared(broker: &BrokerConfig) -> LogOptions {
         memory: CompactionMemory::bounded(broker.cleaner_dedupe_buffer_bytes),
         ..CompactionOptions::default()
     };
-    LogOptions { compaction: Some(compaction), ..LogOptions::default() }
+    let open_files = broker.open_files_max.unwrap_or_else(|| open_files_within(descriptor_limit()));
+    LogOptions { compaction: Some(compaction), open_files: OpenFiles::bounded(open_files), ..LogOptions::default() }
 }
+
+/// How many segment files are kept open where the process may have so many descriptors: half of them, for the other half
+/// are sockets, after what is needed in any case.
+fn open_files_within(limit: Option<u64>) -> usize {
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    (limit.saturating_sub(DESCRIPTORS_IN_ANY_CASE) / 2).clamp(4, OPEN_FILES_MAX)
+}
+
+/// Threads' event queues, the listener, lock files, the cluster's journal, files that are read and closed at once.
+const DESCRIPTORS_IN_ANY_CASE: usize = 40;
+
+/// More files than this are not worth what the system keeps for each.
+const OPEN_FILES_MAX: usize = 10_000;
 
 /// What its logs are told. The log never syncs by itself here: the replica asks for syncs, which run on their own
 /// threads. Where those come with each message, a log writes zeros ahead for them.
@@ -105,5 +120,20 @@ mod tests {
         };
         assert_eq!(options(1), (FlushPolicy::None, ZeroAheadMode::Always, 7));
         assert_eq!(options(i64::MAX), (FlushPolicy::None, ZeroAheadMode::ByPolicy, 7));
+    }
+
+    #[test]
+    fn open_files_leave_room_for_sockets_whatever_the_limit_is() {
+        for (limit, expected) in [
+            (Some(0), 4),
+            (Some(64), 12),
+            (Some(256), 108),
+            (Some(1024), 492),
+            (Some(1 << 20), 10_000),
+            (Some(u64::MAX), 10_000),
+            (None, 10_000),
+        ] {
+            assert_eq!(open_files_within(limit), expected, "{limit:?}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use highwater_broker::Broker;
 use highwater_broker::config::{BrokerConfig, Settings};
+use highwater_storage::fs::raise_descriptor_limit;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::LogFormat;
@@ -41,6 +42,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<()> {
     super::log_to_stderr(arguments.log_format, "info");
     let config = configure(arguments)?;
+    // The soft limit is small on most systems, for the sake of programs that use select(2).
+    let _ = raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(config.network_threads)
         .thread_name("highwater-net")

@@ -395,6 +395,19 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         I64,
         "Milliseconds between syncs of every log that has grown. Bounds what recovery scans after a crash."
     ),
+    BrokerKey {
+        name: "highwater.open.files.max",
+        kind: ConfigType::Int,
+        doc: "Segment files kept open, of all logs together; the least used are closed first and opened again when they \
+              are needed. -1, the default, takes half of the descriptors that the process may have (RLIMIT_NOFILE) and \
+              that threads and small files leave, 10000 at most.",
+        set: |config, text| {
+            let files: i64 = number(text, -1, I32)?;
+            config.open_files_max = usize::try_from(files).ok();
+            Ok(())
+        },
+        show: |config| Some(config.open_files_max.map_or_else(|| "-1".to_owned(), show)),
+    },
     broker_key!(
         "num.recovery.threads.per.data.dir",
         Int,

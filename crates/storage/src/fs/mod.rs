@@ -22,7 +22,7 @@ mod os;
 mod sim;
 
 pub use gate::Gate;
-pub use os::{OsFs, RawDescriptor};
+pub use os::{OsFs, RawDescriptor, descriptor_limit, raise_descriptor_limit};
 pub use sim::{Call, Fault, SimFs, SimulatedCrash};
 
 /// How [`Fs::open`] opens.

@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{DirEntry, DirLock, File, FileKind, Fs, Mapped, Metadata, OpenMode};
 use crate::TimestampMs;
@@ -154,6 +155,21 @@ impl File for OsFile {
     fn raw_descriptor(&self) -> Option<RawDescriptor> {
         Some(self.file.as_raw_fd())
     }
+}
+
+/// How many descriptors this process may have: files and sockets together (`RLIMIT_NOFILE`, the soft limit). `None` if
+/// there is no limit.
+pub fn descriptor_limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Raises the limit on this process's descriptors as far as it may by itself, to the hard limit, and returns what holds
+/// then. For programs; a library should leave it to them.
+pub fn raise_descriptor_limit() -> Option<u64> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Refused where the system has a limit of its own below: what was in force stays.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    descriptor_limit()
 }
 
 /// Opens a regular file and nothing else: a link is not followed, a pipe does not block the open.
