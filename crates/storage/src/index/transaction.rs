@@ -43,6 +43,18 @@ impl AbortedTransaction {
         bytes
     }
 
+    /// What is wrong with it, whatever is in the log.
+    pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        if self.producer_id < 0 {
+            return Some("a negative producer id");
+        }
+        if self.first_offset < Offset::ZERO || self.first_offset >= self.last_offset {
+            return Some("a first offset that is not before the marker's");
+        }
+        let is_past = self.last_stable_offset < Offset::ZERO || self.last_stable_offset > self.last_offset.next();
+        is_past.then_some("a last stable offset past the marker")
+    }
+
     /// The entry in these bytes, and the version in front of it.
     pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> (i16, Self) {
         let entry = Self {
@@ -175,17 +187,11 @@ impl Checker {
         if version != AbortedTransaction::VERSION {
             return fault("an unknown version");
         }
-        if entry.producer_id < 0 {
-            return fault("a negative producer id");
+        if let Some(what) = entry.contradiction() {
+            return fault(what);
         }
         if entry.last_offset < self.base || entry.last_offset >= self.end {
             return fault("a marker outside of the segment");
-        }
-        if entry.first_offset < Offset::ZERO || entry.first_offset >= entry.last_offset {
-            return fault("a first offset that is not before the marker's");
-        }
-        if entry.last_stable_offset < Offset::ZERO || entry.last_stable_offset > entry.last_offset.next() {
-            return fault("a last stable offset past the marker");
         }
         if let Some(last) = self.last
             && (entry.last_offset <= last.last_offset || entry.last_stable_offset < last.last_stable_offset)

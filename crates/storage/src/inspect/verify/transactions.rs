@@ -68,10 +68,14 @@ pub(crate) fn contradiction(
         .then(|| format!("begins at offset {}, the transaction at {}", entry.first_offset, completed.first))
 }
 
-fn decode(bytes: &[u8; ENTRY_BYTES]) -> Result<AbortedTransaction, i16> {
+/// An entry, if it can be right whatever is in the log; else what is wrong with it.
+fn decode(bytes: &[u8; ENTRY_BYTES]) -> Result<AbortedTransaction, String> {
     match AbortedTransaction::decode(bytes) {
-        (AbortedTransaction::VERSION, entry) => Ok(entry),
-        (version, _) => Err(version),
+        (AbortedTransaction::VERSION, entry) => match entry.contradiction() {
+            None => Ok(entry),
+            Some(what) => Err(what.to_owned()),
+        },
+        (version, _) => Err(format!("version {version}")),
     }
 }
 
@@ -82,7 +86,7 @@ pub(crate) struct AbortedEntries {
 }
 
 impl AbortedEntries {
-    /// Reads those that have the right version; their number is bounded by the file's length.
+    /// Reads those that can be right; their number is bounded by the file's length.
     pub(crate) fn read(fs: &dyn Fs, facts: Option<&FileFacts>) -> Result<Self, IoError> {
         let mut entries = BTreeMap::new();
         if let Some(mut file) = facts.map(|facts| Entries::open(fs, facts)).transpose()?.flatten() {
@@ -126,9 +130,7 @@ impl TransactionIndexCheck {
 
     fn advance(&mut self) -> Result<(), IoError> {
         self.next = match &mut self.entries {
-            Some(entries) => entries.next_right(|at, bytes| {
-                decode(bytes).map(|entry| (at, entry)).map_err(|version| format!("version {version}"))
-            })?,
+            Some(entries) => entries.next_right(|at, bytes| decode(bytes).map(|entry| (at, entry)))?,
             None => None,
         };
         Ok(())
