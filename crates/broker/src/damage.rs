@@ -1,26 +1,34 @@
 //! Tells whoever runs the broker what is damaged in a partition's files, and what to do about it.
 
-use highwater_storage::{CutReason, Damaged, Offset, RecoveryReport, TopicPartition};
+use highwater_storage::{CutReason, Damaged, Offset, RecoveryReport, TimestampMs, TopicPartition};
 
 /// What to do where records are damaged. A partition with other replicas can also be fetched anew from them.
 const ADVICE: &str =
     "`highwater log verify` tells all of it; `highwater log repair`, with the broker stopped, puts it aside";
 
-/// The damage of one log that was told, so that each stretch is told once in a broker's life.
+/// What was told of one log, so that it is told once in a broker's life.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Vec<Damaged>);
+pub(crate) struct Told {
+    damaged: Vec<Damaged>,
+    timestamp_ahead: bool,
+}
 
 impl Told {
     /// With what the log knew when it was opened, which [`tell_recovery`] tells.
     pub(crate) fn at_open(known: Vec<Damaged>) -> Self {
-        Self(known)
+        Self { damaged: known, timestamp_ahead: false }
     }
 
     /// What of the damage that is known now was not told yet.
     pub(crate) fn news(&mut self, known: Vec<Damaged>) -> Vec<Damaged> {
-        let news = known.iter().filter(|damaged| !self.0.contains(damaged)).cloned().collect();
-        self.0 = known;
+        let news = known.iter().filter(|damaged| !self.damaged.contains(damaged)).cloned().collect();
+        self.damaged = known;
         news
+    }
+
+    /// Whether no timestamp later than now was told of yet. One is enough: their producer's clock is wrong.
+    pub(crate) fn is_first_ahead(&mut self) -> bool {
+        !std::mem::replace(&mut self.timestamp_ahead, true)
     }
 }
 
@@ -97,5 +105,14 @@ pub(crate) fn tell_wrong_indexes(partition: &TopicPartition, base: Offset) {
     tracing::warn!(
         %partition, segment = base.0,
         "index files were wrong and are written anew; `highwater log verify` tells whether more is wrong"
+    );
+}
+
+/// Warns of a timestamp later than now, by which retention would keep a segment for ever.
+pub(crate) fn tell_timestamp_ahead(partition: &TopicPartition, base: Offset, timestamp: TimestampMs) {
+    tracing::warn!(
+        %partition, segment = base.0, timestamp = timestamp.0,
+        "a record has a timestamp later than now: retention goes by the time its segment was last written; look at the \
+         producers' clocks and at message.timestamp.after.max.ms"
     );
 }

@@ -124,7 +124,12 @@ pub(crate) enum Deed {
     Answer(Slot<ProduceAnswer>, ProduceAnswer),
     Grant(Slot<Answer<Hosted>>, Answer<Hosted>),
     Ring(Arc<Alarm>, usize),
-    Propose { proposal: u64, expected_version: i64, state: PartitionState, joining: Option<(BrokerId, BrokerEpoch)> },
+    Propose {
+        proposal: u64,
+        expected_version: i64,
+        state: PartitionState,
+        joining: Option<(BrokerId, BrokerEpoch)>,
+    },
     Fetch(FetchPlan),
     StopFetching,
     Flush(Box<FlushJob>),
@@ -132,6 +137,8 @@ pub(crate) enum Deed {
     WorkFailed(FlushError),
     TellDamaged(Damaged),
     TellWrongIndexes(Offset),
+    /// A segment holds a timestamp later than now.
+    TellTimestampAhead(Offset, TimestampMs),
     Arm(TimestampMs),
     Cut(Cut),
     Fenced(FenceReason, LeaderEpoch),
@@ -370,6 +377,11 @@ impl Owned for Core {
             Command::Housekeeping => deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job)))),
             Command::Worked(done) => match partition.finish_work(now, *done) {
                 Ok(step) => {
+                    if let Some(Step::TimestampAhead { base, timestamp }) = step
+                        && self.told.is_first_ahead()
+                    {
+                        deeds.push(Deed::TellTimestampAhead(base, timestamp));
+                    }
                     if let Some(Step::Scrubbed { base, damaged, indexes_rebuilt, .. }) = step {
                         if damaged > 0 {
                             let news = self.told.news(partition.log().damage());
@@ -498,6 +510,9 @@ impl Outlet<Deed> for PartitionOutlet {
                 tracing::warn!(partition = %self.topic_partition, %error, "housekeeping failed and is tried again");
             }
             Deed::TellDamaged(damaged) => damage::tell_damaged(&self.topic_partition, &damaged),
+            Deed::TellTimestampAhead(base, timestamp) => {
+                damage::tell_timestamp_ahead(&self.topic_partition, base, timestamp);
+            }
             Deed::TellWrongIndexes(base) => damage::tell_wrong_indexes(&self.topic_partition, base),
             Deed::Arm(deadline) => self.arm(deadline),
             Deed::Cut(cut) => {

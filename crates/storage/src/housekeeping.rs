@@ -1,23 +1,20 @@
 //! The work that appends do not wait for, one piece at a time. What may take long is split like a flush: begun on the
 //! writer's thread, run on any other, finished on the writer's again.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, Weak};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
 
 use crate::compaction::{Piece, PieceDone};
-use crate::error::{FlushError, ReadError};
+use crate::error::FlushError;
 use crate::flush::{FlushDone, FlushJob, JobControl};
 use crate::index::AbortedTransaction;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
-use crate::io::{IoContext, IoError};
+use crate::io::IoError;
 use crate::log::Log;
-use crate::retention::{self, Candidate};
+use crate::retire::{LeaveDone, LeaveJob, RetireDone, RetireJob};
 use crate::scrub::{ScrubDone, ScrubJob};
 use crate::segment::{Place, Segment};
-use crate::snapshots;
 use crate::transactions;
-use crate::truncation::SEGMENT_FILES;
 use crate::zero_ahead::ZeroJob;
 use crate::{Offset, TimestampMs};
 
@@ -60,10 +57,18 @@ pub enum Step {
         /// The log start now.
         log_start: Offset,
     },
-    /// The largest timestamp of a segment was read, to tell its age.
+    /// The largest timestamps of segments were read, to tell their age.
     AgeRead {
+        /// The first one's base offset.
+        base: Offset,
+    },
+    /// A segment that could go by its age holds a timestamp later than now, which would keep it for ever: its age counts from
+    /// its last write. Told once of each while it is the oldest.
+    TimestampAhead {
         /// The segment's base offset.
         base: Offset,
+        /// Its largest timestamp.
+        timestamp: TimestampMs,
     },
     /// The records that were due by the policy on syncs were synced.
     Flushed {
@@ -159,7 +164,8 @@ enum Work {
         place: Arc<Place>,
         unlink: Unlink,
     },
-    ReadAge(Arc<Segment>),
+    Retire(Box<RetireJob>),
+    Leave(LeaveJob),
     Flush(FlushJob),
     ZeroAhead(ZeroJob),
     Checkpoint(FlushJob),
@@ -188,6 +194,8 @@ pub struct WorkDone {
 enum Outcome {
     Done(Result<Step, FlushError>),
     Unlinked(Unlink, Result<(), IoError>),
+    Retired(RetireDone),
+    Left(LeaveDone),
     Flushed(FlushDone),
     Checkpointed(FlushDone),
     IndexesWritten(Arc<Segment>, Result<bool, IoError>),
@@ -204,14 +212,8 @@ impl WorkJob {
                 let removed = unlink.paths.iter().try_for_each(|path| place.remove(path));
                 Outcome::Unlinked(unlink, removed)
             }
-            Work::ReadAge(segment) => Outcome::Done(match segment.largest_timestamp() {
-                Ok(_) => Ok(Step::AgeRead { base: segment.base() }),
-                Err(ReadError::Io(error)) => Err(error.into()),
-                Err(_) => {
-                    segment.give_up_largest_timestamp();
-                    Ok(Step::AgeRead { base: segment.base() })
-                }
-            }),
+            Work::Retire(job) => Outcome::Retired(job.run()),
+            Work::Leave(job) => Outcome::Left(job.run()),
             Work::Flush(job) => Outcome::Flushed(job.run()),
             Work::ZeroAhead(job) => Outcome::Done(job.run().map(|bytes| Step::ZerosWritten { bytes })),
             Work::Checkpoint(job) => Outcome::Checkpointed(job.run()),
@@ -231,7 +233,8 @@ impl WorkJob {
             Work::Compact(piece) => Outcome::Compacted(piece.run()),
             Work::Scrub(job) => Outcome::Scrubbed(job.run()),
         };
-        WorkDone { kind: self.kind, outcome, _running: self.running }
+        let kind = if let Outcome::Retired(done) = &outcome { done.kind() } else { self.kind };
+        WorkDone { kind, outcome, _running: self.running }
     }
 }
 
@@ -265,8 +268,8 @@ impl Log {
     /// Begins the next piece of housekeeping that is due. `None` if none is, or if one is under way: begin again when
     /// it is finished, until there is none, and then again after a while.
     ///
-    /// What needs the disk for long is left to [`WorkJob::run`]. Moving the log start syncs one sector here: no file may
-    /// go before it is durable.
+    /// What needs the disk is left to [`WorkJob::run`], but for a roll: it creates one file, here (by age) or in
+    /// [`Log::finish_work`] (of a segment that may go as a whole), as it does in an append.
     pub fn begin_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<WorkJob> {
         if !self.may_begin_work() {
             return None;
@@ -275,6 +278,7 @@ impl Log {
         let Some((kind, work)) = self.next_work(now, limits) else {
             // What failed has been passed over by all the others, and gets another turn.
             self.failed_work.clear();
+            self.end_retire_round();
             return None;
         };
         Some(self.work_job(kind, work))
@@ -342,6 +346,8 @@ impl Log {
                 }
                 Ok(Some(Step::FilesRemoved))
             }
+            Outcome::Retired(done) => self.finish_retire(done),
+            Outcome::Left(done) => self.finish_leave(done),
             Outcome::Flushed(done) => self.finish_flush(done).map(|flushed| Some(Step::Flushed { flushed })),
             Outcome::Checkpointed(done) => {
                 self.finish_flush(done)?;
@@ -386,11 +392,11 @@ impl Log {
             return Some((Kind::Roll, Work::Done(step)));
         }
         if may(Kind::Retire) {
-            match self.retire(now, limits.high_watermark, may(Kind::ReadAge)) {
-                Ok(None) => {}
-                Ok(Some(work @ Work::ReadAge(_))) => return Some((Kind::ReadAge, work)),
-                Ok(Some(work)) => return Some((Kind::Retire, work)),
-                Err(error) => return Some((Kind::Retire, Work::Done(Err(error)))),
+            if let Some(job) = self.leave_job(now) {
+                return Some((Kind::Retire, Work::Leave(job)));
+            }
+            if let Some(job) = self.retire_job(now, limits.high_watermark, may(Kind::ReadAge)) {
+                return Some((Kind::Retire, Work::Retire(Box::new(job))));
             }
         }
         if let Some(pressing) = self.pressing_work(now) {
@@ -427,108 +433,9 @@ impl Log {
         Ok(Some(Step::Rolled { base }))
     }
 
-    /// Takes the segments out of the log that may go.
-    fn retire(
-        &mut self,
-        now: TimestampMs,
-        high_watermark: Offset,
-        may_read_ages: bool,
-    ) -> Result<Option<Work>, FlushError> {
-        let segments = self.shared.segments();
-        let ages_count = self.options.retention && self.options.retention_ms >= 0;
-        let mut candidates = Vec::with_capacity(segments.len());
-        for (segment, end) in segments.with_ends(self.end()) {
-            let timestamp = match segment.known_largest_timestamp().filter(|_| ages_count && end <= high_watermark) {
-                Some(largest) => self.age_from(largest, &segment.path(), now)?,
-                // Young, as far as this round goes.
-                None => now,
-            };
-            candidates.push(Candidate { end, size_bytes: segment.len(), timestamp });
-        }
-        let count = retention::plan(&candidates, self.start(), high_watermark, now, &self.options);
-        if let Some((segment, _)) = segments.with_ends(self.end()).nth(count).filter(|(_, end)| {
-            // Of the first that stays it may be the age alone that is not known.
-            may_read_ages && ages_count && *end <= high_watermark
-        }) && segment.known_largest_timestamp().is_none()
-        {
-            return Ok(Some(Work::ReadAge(segment.clone())));
-        }
-        let Some(last) = count.checked_sub(1).and_then(|last| candidates.get(last)) else { return Ok(None) };
-        let base = last.end;
-        self.mark_dirty()?;
-        if count == candidates.len() {
-            self.roll(base)?;
-        }
-        self.keep_snapshot_at(base)?;
-        if base > self.start() {
-            self.move_start(base)?;
-        }
-        self.retire_below(base, now).map(|step| Some(Work::Done(Ok(step))))
-    }
-
-    /// Takes the segments below `base` out of the log. Their files get another name now, under which a file that is made
-    /// later does not stand in their way, and go after the delay.
-    fn retire_below(&mut self, base: Offset, now: TimestampMs) -> Result<Step, FlushError> {
-        let side_files = self.side_files.clone();
-        let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
-        let (retired, kept) = self.shared.segments().split_below(base);
-        self.shared.set_segments(kept);
-        self.sealed.retain(|sealed| sealed.segment.base() >= base);
-        for segment in &retired {
-            segment.retire();
-            let mut paths = Vec::new();
-            for kind in SEGMENT_FILES {
-                let from = self.place.path(segment.base(), kind);
-                let to = self.place.deleted_path(segment.base(), kind);
-                match self.place.fs.rename(&from, &to) {
-                    Ok(()) => paths.push(to),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error).context("rename", &from)?,
-                }
-            }
-            self.unlink_later(paths, now);
-        }
-        self.directory_changes += 1;
-        snapshots::remove_unless(&self.place, |offset| offset >= base)?;
-        Ok(Step::SegmentsRetired {
-            segments: u32::try_from(retired.len()).unwrap_or(u32::MAX),
-            bytes: retired.iter().map(|segment| segment.len()).sum(),
-            log_start: self.start(),
-        })
-    }
-
     /// Has files that were given up removed after the delay.
     pub(crate) fn unlink_later(&mut self, paths: Vec<PathBuf>, now: TimestampMs) {
         self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
-    }
-
-    /// Sees to it that there is a snapshot at `base`, below which segments are to go: what is known of producers that are
-    /// silent since, of open transactions too, is nowhere else then.
-    fn keep_snapshot_at(&self, base: Offset) -> Result<(), IoError> {
-        let owed = self.sealed.iter().find(|sealed| sealed.end == base).and_then(|sealed| sealed.snapshot.clone());
-        let snapshot = match owed {
-            Some(snapshot) => snapshot.encode(),
-            // There should be one, which is read and nothing else, but a disk that lost it has the batches still.
-            None => {
-                match snapshots::reload(&self.place, &self.shared.segments(), base, self.options.max_producer_ids) {
-                    Ok(reloaded) => reloaded.producers.encode_snapshot(),
-                    // What cannot be read is not to keep segments from going.
-                    Err(_) => return Ok(()),
-                }
-            }
-        };
-        let _writing = self.side_files.lock().unwrap_or_else(PoisonError::into_inner);
-        snapshots::write_unless_there(&self.place, base, &snapshot)
-    }
-
-    /// The time a segment's age counts from: its largest timestamp. Without one, and where it lies in the future and
-    /// would keep the segment for ever, the time of the last write.
-    fn age_from(&self, largest: TimestampMs, path: &Path, now: TimestampMs) -> Result<TimestampMs, IoError> {
-        if largest >= TimestampMs(0) && largest <= now {
-            return Ok(largest);
-        }
-        let modified = self.place.fs.metadata(path).context("read metadata of", path)?.modified;
-        Ok(if largest > now { largest.min(modified) } else { modified })
     }
 
     /// The next index that a reader found its files to be wrong against.

@@ -101,6 +101,7 @@ mod records;
 mod recovery;
 pub mod repair;
 mod retention;
+mod retire;
 mod scan;
 mod scrub;
 mod segment;

@@ -28,6 +28,7 @@ use crate::options::{InvalidOption, LogOptions};
 use crate::producers::ProducerTable;
 use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
+use crate::retire::Retiring;
 use crate::scrub::Scrubbing;
 use crate::segment::{Place, Segment};
 use crate::state_file::{FlushMark, LogState, StateFile};
@@ -71,6 +72,9 @@ pub struct Log {
     pub(crate) compactor: Compactor,
     pub(crate) work: Weak<()>,
     pub(crate) scrubbing: Scrubbing,
+    pub(crate) retiring: Retiring,
+    /// Counts what the writer wrote to the state file.
+    pub(crate) state_records: u64,
     /// Kinds of housekeeping that have failed since there was none left to do.
     pub(crate) failed_work: Vec<Kind>,
     /// The time of the first append since the last flush began.
@@ -321,6 +325,9 @@ impl Log {
     /// If anything could not be written: the log is not marked then, and the next open recovers it.
     pub fn close(mut self) -> Result<CloseReport, FlushError> {
         self.shared.usable()?;
+        // A look of housekeeping at what may go writes to the state file too.
+        self.jobs.append(&mut self.copies);
+        self.disown_jobs();
         let report = CloseReport { end: self.end(), start: self.start() };
         let clean = LogState {
             clean: true,
@@ -375,6 +382,7 @@ impl Log {
         let (end, topic_id) = (self.end(), self.topic_id);
         let state = LogState { clean: false, sync_failed: false, log_start, recovery_point, end, topic_id, mark };
         let was_clean = !self.state.says_unclean();
+        self.state_records += 1;
         let recorded = self.state.record(&self.place, state);
         recorded.inspect_err(|error| self.close_if_sync_failed(error))?;
         if was_clean {

@@ -9,21 +9,21 @@ pub(crate) struct Candidate {
     /// The next segment's base; the end of the log for the last.
     pub(crate) end: Offset,
     pub(crate) size_bytes: u64,
-    /// The time its age counts from.
-    pub(crate) timestamp: TimestampMs,
 }
 
 /// How many of the segments, oldest first, may go now: by Kafka's three rules, one after the other (below the log start,
 /// above the size limit, past the age limit), each up to the first segment it does not allow.
 ///
 /// A segment that reaches `deletable_below`, the high watermark, stays: its records may not be replicated yet. An empty
-/// last segment stays.
+/// last segment stays. `age_from` tells the time from which the age of one counts, which may take a while, and is asked
+/// for no more than it takes; `None` keeps the segment.
 pub(crate) fn plan(
     segments: &[Candidate],
     log_start: Offset,
     deletable_below: Offset,
     now: TimestampMs,
     options: &LogOptions,
+    mut age_from: impl FnMut(usize) -> Option<TimestampMs>,
 ) -> usize {
     let may_go = |at: usize| -> Option<&Candidate> {
         let segment = segments.get(at)?;
@@ -47,7 +47,9 @@ pub(crate) fn plan(
         }
     }
     if options.retention_ms >= 0 {
-        while may_go(count).is_some_and(|segment| now.since(segment.timestamp) > options.retention_ms) {
+        while may_go(count).is_some()
+            && age_from(count).is_some_and(|timestamp| now.since(timestamp) > options.retention_ms)
+        {
             count += 1;
         }
     }
@@ -62,13 +64,15 @@ mod tests {
 
     /// Five segments of ten records and 100 bytes, a day apart, the last from day 4.
     fn segments() -> Vec<Candidate> {
-        (0..5)
-            .map(|day| Candidate { end: Offset(10 * (day + 1)), size_bytes: 100, timestamp: TimestampMs(day * DAY) })
-            .collect()
+        (0..5).map(|day| Candidate { end: Offset(10 * (day + 1)), size_bytes: 100 }).collect()
+    }
+
+    fn day(at: usize) -> Option<TimestampMs> {
+        i64::try_from(at).ok().map(|day| TimestampMs(day * DAY))
     }
 
     fn planned(log_start: i64, high_watermark: i64, options: &LogOptions) -> usize {
-        plan(&segments(), Offset(log_start), Offset(high_watermark), TimestampMs(5 * DAY), options)
+        plan(&segments(), Offset(log_start), Offset(high_watermark), TimestampMs(5 * DAY), options, day)
     }
 
     fn keep_all() -> LogOptions {
@@ -103,10 +107,15 @@ mod tests {
             let options = LogOptions { retention_ms: days * DAY, ..keep_all() };
             assert_eq!(planned(0, 50, &options), expected, "{days} days");
         }
-        let mut segments = segments();
-        segments[1].timestamp = TimestampMs(i64::MAX);
         let options = LogOptions { retention_ms: DAY, ..keep_all() };
-        assert_eq!(plan(&segments, Offset(0), Offset(50), TimestampMs(5 * DAY), &options), 1);
+        for second in [Some(TimestampMs(i64::MAX)), None] {
+            let mut asked = Vec::new();
+            let count = plan(&segments(), Offset(0), Offset(50), TimestampMs(5 * DAY), &options, |at| {
+                asked.push(at);
+                if at == 1 { second } else { day(at) }
+            });
+            assert_eq!((count, asked), (1, vec![0, 1]), "no age is read behind it");
+        }
     }
 
     #[test]
@@ -122,15 +131,14 @@ mod tests {
         let mut segments = segments();
         segments[4].size_bytes = 0;
         let options = LogOptions { retention_ms: 0, retention_bytes: 0, ..LogOptions::default() };
-        assert_eq!(plan(&segments, Offset(0), Offset(50), TimestampMs(9 * DAY), &options), 4);
-        assert_eq!(plan(&[], Offset(0), Offset(50), TimestampMs(9 * DAY), &options), 0);
+        assert_eq!(plan(&segments, Offset(0), Offset(50), TimestampMs(9 * DAY), &options, day), 4);
+        assert_eq!(plan(&[], Offset(0), Offset(50), TimestampMs(9 * DAY), &options, day), 0);
     }
 
     #[test]
     fn the_ends_of_the_ranges_do_not_overflow() {
         let options = LogOptions { retention_ms: i64::MAX, retention_bytes: i64::MAX, ..LogOptions::default() };
-        let mut segments = segments();
-        segments[0].timestamp = TimestampMs(i64::MIN);
-        assert_eq!(plan(&segments, Offset(0), Offset::MAX, TimestampMs(i64::MAX), &options), 0);
+        let oldest = |_| Some(TimestampMs(i64::MIN));
+        assert_eq!(plan(&segments(), Offset(0), Offset::MAX, TimestampMs(i64::MAX), &options, oldest), 0);
     }
 }

@@ -140,7 +140,7 @@ impl Log {
         let reached = self.scrubbing.reached?;
         let within = self.scrubbing.within.take();
         let segments = self.shared.segments();
-        let next = segments.with_ends(self.end()).find(|(_, end)| *end > reached);
+        let next = segments.holding_with_next(reached).find(|(_, end)| *end > reached);
         // What is not synced is being read by the sync soon enough; the active segment is for a later pass.
         let next = next.filter(|(segment, end)| segment.base() < self.active.segment.base() && *end <= self.flushed());
         let Some((segment, end)) = next else {

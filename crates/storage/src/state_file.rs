@@ -179,7 +179,27 @@ impl StateFile {
 
     /// Writes `content` durably, unless the file says so already.
     pub(crate) fn record(&self, place: &Place, content: LogState) -> Result<(), IoError> {
+        self.record_in(&mut self.slots(), place, content)
+    }
+
+    /// Raises the log start in the file, durably, if that is `still` so: asked when no other write to the file can come in
+    /// between. Where it does not say that the log is written to, it says what `unclean` has. `None` if it is not so any
+    /// more, else whether it said before that the log was closed well.
+    pub(crate) fn raise_start(
+        &self,
+        place: &Place,
+        to: Offset,
+        unclean: Option<LogState>,
+        still: impl FnOnce() -> bool,
+    ) -> Result<Option<bool>, IoError> {
         let mut slots = self.slots();
+        let written_to = slots.last.filter(|last| !last.clean);
+        let Some(known) = written_to.or(unclean).filter(|_| still()) else { return Ok(None) };
+        self.record_in(&mut slots, place, LogState { log_start: known.log_start.max(to), ..known })?;
+        Ok(Some(written_to.is_none()))
+    }
+
+    fn record_in(&self, slots: &mut Slots, place: &Place, content: LogState) -> Result<(), IoError> {
         let content = LogState {
             clean: content.clean && !slots.sync_failed,
             sync_failed: content.sync_failed || slots.sync_failed,

@@ -226,14 +226,18 @@ impl Log {
     fn reset(&mut self, base: Offset, start: Offset) -> Result<Truncated, TruncateError> {
         let from = self.end();
         let bytes = self.size_bytes();
-        let removed = self.shared.segments();
+        let listed = self.shared.segments();
+        // Those that housekeeping took out of the list just now may have their files still.
+        let removed: Vec<_> = self.leaving().into_iter().chain(listed.all().cloned()).collect();
         // A start that moves up moves before the files go, one that moves down after: a crash in between neither gives
         // offsets again nor brings records back that were below the start.
         self.lower_jobs(Offset(i64::MIN));
+        // Whatever job is giving files other names sees that before it touches another.
+        drop(self.side_files.lock().unwrap_or_else(PoisonError::into_inner));
         self.record_state(self.start().max(start), self.recovery_point.min(base), None)?;
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
         // A full disk refuses the file here, where nothing has gone yet. One of this name makes room for it when it goes.
-        let replaces = removed.all().any(|old| old.base() == base);
+        let replaces = removed.iter().any(|old| old.base() == base);
         if !replaces && let Err(error) = segment.create_file() {
             self.half_done_closes(|log| Ok(log.record_state(log.start(), log.recovery_point, log.flush_mark())?))?;
             return Err(error.into());
@@ -249,7 +253,8 @@ impl Log {
             log.shared.set_end(base);
             log.shared.set_flushed(base);
             log.shared.next_generation();
-            remove_segments(&log.place, removed.all())?;
+            remove_segments(&log.place, removed.iter())?;
+            log.forget_leaving();
             snapshots::remove_unless(&log.place, |_| false)?;
             if replaces {
                 segment.create_file()?;
@@ -271,7 +276,7 @@ impl Log {
             Ok(())
         });
         done?;
-        let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
+        let segments = u32::try_from(listed.len()).unwrap_or(u32::MAX);
         Ok(Truncated { from, end: base, bytes, segments })
     }
 

@@ -137,6 +137,31 @@ async fn what_the_scrubber_finds_is_told_once_with_what_to_do() {
     services.end_tasks().await;
 }
 
+/// Field fault S41: of a wrong clock the operator hears, once, where retention meets it.
+#[tokio::test]
+async fn a_timestamp_later_than_now_is_told_once_for_a_partition() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, &dir.path().join("another"));
+    let mut options = LogOptions { segment_bytes: 600, retention_ms: 1 << 40, ..LogOptions::default() };
+    options.rules.timestamp_after_max_ms = i64::MAX;
+    let (mut log, _) = Log::open(dir.path().join("t-0"), options).expect("a log");
+    let now = services.clock.now();
+    for _ in 0..3 {
+        let mut batch = BatchBuilder::new(Codec::None);
+        batch.push(Record::new(now.after(1 << 40), &[7; 500]));
+        log.append(now, LeaderEpoch(0), &batch.build()).expect("room");
+    }
+    let (of, end) = (hosted.topic_partition().clone(), log.end());
+    let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of, log, Some(end));
+    let mut core = Core::new(partition, services.clock);
+    let told = keep_house(&mut core, &hosted);
+    let ahead: Vec<_> = told.iter().filter(|line| line.contains("later than now")).collect();
+    assert!(ahead.len() == 1 && ahead[0].contains("partition=t-0 ") && ahead[0].contains("segment=0"), "{told:#?}");
+    assert_eq!(keep_house(&mut core, &hosted), Vec::<String>::new(), "it was told");
+    services.end_tasks().await;
+}
+
 /// A log that syncs each message needs the zeros ahead of it long before the timer asks for housekeeping, and then a
 /// checkpoint, for the replica asks for syncs of the records only.
 #[tokio::test]

@@ -15,6 +15,7 @@ use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext};
 use crate::log::{Log, is_out_of_room, write_epochs};
 use crate::reader::Shared;
+use crate::retire::Retiring;
 use crate::scrub::Scrubbing;
 use crate::segment::Segment;
 use crate::segments::Segments;
@@ -302,6 +303,8 @@ impl Examined {
             unlinks: VecDeque::new(),
             work: Weak::new(),
             scrubbing: Scrubbing::default(),
+            retiring: Retiring::default(),
+            state_records: 0,
             failed_work: Vec::new(),
             unsynced_since: None,
             checkpoint_owed_since: None,
