@@ -87,10 +87,12 @@ pub struct Partition {
     log: Log,
     replica: Replica,
     effects: VecDeque<Effect>,
-    /// A flush that has to wait for the job that runs: a log has one at a time.
+    /// A flush that has to wait for one that runs, or a checkpoint that has to wait for any.
     owed: Option<Sync>,
-    /// Jobs that were given out: a flush or checkpoint, and a piece of housekeeping (which may hold one).
+    /// Jobs that were given out: what the replica asked for, a checkpoint that the caller asked for, and a piece of
+    /// housekeeping, which may be a checkpoint too.
     syncing: bool,
+    checkpointing: bool,
     working: bool,
 }
 
@@ -141,7 +143,16 @@ impl Partition {
         checkpointed_high_watermark: Option<Offset>,
     ) -> Self {
         let replica = Replica::new(config, &log, checkpointed_high_watermark);
-        Self { topic_partition, log, replica, effects: VecDeque::new(), owed: None, syncing: false, working: false }
+        Self {
+            topic_partition,
+            log,
+            replica,
+            effects: VecDeque::new(),
+            owed: None,
+            syncing: false,
+            checkpointing: false,
+            working: false,
+        }
     }
 
     /// Which partition.
@@ -297,7 +308,11 @@ impl Partition {
 
     /// Takes the result of a flush or checkpoint.
     pub fn flushed(&mut self, now: TimestampMs, done: FlushDone) {
-        self.syncing = false;
+        if self.checkpointing && done.is_checkpoint() {
+            self.checkpointing = false;
+        } else {
+            self.syncing = false;
+        }
         match self.log.finish_flush(done) {
             // A side file that could not be written holds the recovery point back, nothing else.
             Ok(_) | Err(FlushError::Io(_)) => self.sync_ended(now),
@@ -310,7 +325,7 @@ impl Partition {
     /// to be done, or another job runs.
     pub fn begin_checkpoint(&mut self) -> Option<FlushJob> {
         let job = self.log.begin_checkpoint();
-        self.syncing |= job.is_some();
+        self.checkpointing |= job.is_some();
         job
     }
 
@@ -490,7 +505,7 @@ impl Partition {
                 None
             }
             None if self.log.flushed() >= self.log.end() => Some(Input::Flushed),
-            None if self.syncing || self.working => {
+            None if self.syncing || self.checkpointing || self.working => {
                 self.owed = Some(what);
                 None
             }
@@ -502,7 +517,7 @@ impl Partition {
     fn sync_ended(&mut self, now: TimestampMs) {
         let input = match self.owed.take() {
             Some(what) => self.sync(what),
-            // A piece of housekeeping says nothing about a flush that runs beside it.
+            // Neither a piece of housekeeping nor a checkpoint says anything about a flush that runs beside it.
             None if self.syncing => None,
             None => Some(Input::Flushed),
         };

@@ -157,6 +157,13 @@ impl Checkpointed {
     }
 }
 
+impl FlushDone {
+    /// Whether it was a checkpoint: a flush may have run beside it.
+    pub fn is_checkpoint(&self) -> bool {
+        self.control.writes_side_files
+    }
+}
+
 impl FlushJob {
     /// What will be durable: all offsets below.
     pub fn upto(&self) -> Offset {
