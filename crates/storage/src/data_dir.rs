@@ -534,12 +534,12 @@ pub(crate) fn is_cut_short(file: &str, len: u64) -> bool {
 
 /// What the files of a root know about the log in one of its directories, as [`DataDir::hints`] tells. Nothing is changed.
 pub(crate) fn hints_in(fs: &dyn Fs, root: &Path, dir: &Path) -> Result<OpenHints, IoError> {
-    let clean = Some(exists(fs, &root.join(CLEAN_SHUTDOWN_FILE))?);
     let name = dir.file_name().and_then(|name| name.to_str()).and_then(PartitionDirName::parse);
-    // Under any other name it is not the log that the checkpoints tell of.
+    // Under any other name it is not the log that the checkpoints tell of, and nobody has closed it with the root.
     let Some(name) = name.filter(|name| name.role == PartitionDirRole::Current) else {
-        return Ok(OpenHints { clean, ..OpenHints::default() });
+        return Ok(OpenHints::default());
     };
+    let clean = Some(exists(fs, &root.join(CLEAN_SHUTDOWN_FILE))?);
     let is_it = |found: &TopicPartition| *found == name.topic_partition;
     let known = |file: &str| match read_offsets_where(fs, &root.join(file), is_it) {
         Ok(offsets) => Ok(offsets.get(&name.topic_partition).copied()),

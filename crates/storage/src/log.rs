@@ -441,9 +441,18 @@ impl fmt::Debug for Log {
     }
 }
 
-/// The data root that a directory lies in, if it does, and the directory with its name: it may be given as `.`.
+/// The data root that a directory lies in, if it does, and the directory with its name: it may be given as `.`, or by a
+/// link.
 fn root_around(fs: &dyn Fs, dir: &Path) -> Result<Option<(PathBuf, PathBuf)>, OpenError> {
-    let dir = path::absolute(dir).context("find", dir)?;
+    let dir = match dir.canonicalize() {
+        Ok(dir) => dir,
+        Err(_) => {
+            // It is still to be made.
+            let dir = path::absolute(dir).context("find", dir)?;
+            let parent = dir.parent().and_then(|parent| parent.canonicalize().ok());
+            parent.zip(dir.file_name()).map_or_else(|| dir.clone(), |(parent, name)| parent.join(name))
+        }
+    };
     Ok(root_of(fs, &dir).map(|root| (root, dir)))
 }
 

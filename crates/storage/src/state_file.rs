@@ -30,6 +30,7 @@ use crate::batch::HEADER_BYTES;
 use crate::checkpoint::replace_file;
 use crate::fs::{File, Fs, OpenMode};
 use crate::io::{FileExt, IoContext, IoError};
+use crate::log::is_out_of_room;
 use crate::open_files::LazySlot;
 use crate::segment::Place;
 use crate::{Offset, TopicId};
@@ -209,19 +210,28 @@ impl StateFile {
             return Ok(());
         }
         let slot = encode(slots.sequence + 1, &content);
-        // A part that was torn would look, once the log was closed well, like one that has rotted.
-        if slots.exists && !slots.is_torn {
+        // A part that was torn would look, once the log was closed well, like one that has rotted. On a full disk it stays.
+        let mut in_place = slots.exists && !slots.is_torn;
+        if !in_place {
+            let mut bytes = slot.to_vec();
+            bytes.resize(SLOT_BYTES * SLOTS, 0);
+            let replaced = replace_file(&*place.fs, &self.path, &bytes);
+            // Whichever file has the name by now.
+            self.file.release();
+            match replaced {
+                Ok(()) => {
+                    (slots.exists, slots.is_torn) = (true, false);
+                    (slots.next_fact, slots.next_mark) = (1, 0);
+                }
+                Err(error) if slots.exists && is_out_of_room(&error) => in_place = true,
+                Err(error) => return Err(error),
+            }
+        }
+        if in_place {
             let file = self.file(place).context("open", &self.path)?;
             file.write_all_at(&slot, (slots.next_fact * SLOT_BYTES) as u64).context("write", &self.path)?;
             file.sync_data().context("sync", &self.path)?;
             slots.next_fact = 1 - slots.next_fact;
-        } else {
-            let mut bytes = slot.to_vec();
-            bytes.resize(SLOT_BYTES * SLOTS, 0);
-            replace_file(&*place.fs, &self.path, &bytes)?;
-            self.file.release();
-            (slots.exists, slots.is_torn) = (true, false);
-            (slots.next_fact, slots.next_mark) = (1, 0);
         }
         slots.sequence += 1;
         slots.last = Some(content);

@@ -710,6 +710,42 @@ fn a_copy_of_a_log_opens_as_one_that_was_closed_well() {
     }
 }
 
+/// A start behind the end leaves a log nothing once a broker believes it: a copy and a cut do not.
+#[test]
+fn a_log_start_behind_the_end_costs_nothing_in_copies_and_cuts() {
+    let fs = OsFs::shared();
+    let temporary = tempfile::tempdir().unwrap();
+    let (root, copy) = (temporary.path().join("root"), temporary.path().join("copy-0"));
+    copied(&data("deleted-prefix/log"), &root);
+    std::fs::write(root.join("log-start-offset-checkpoint"), "0\n1\ndelrec 0 500\n").unwrap();
+    let dir = root.join("delrec-0");
+    repair::copy_dir(&fs, &dir, &copy, &mut |_| {}).unwrap();
+    assert_eq!(Log::open(&copy, LogOptions::default()).unwrap().0.end(), Offset(250));
+    let segment = |dir: &Path| std::fs::read(dir.join("00000000000000000147.log")).unwrap();
+    assert!(segment(&copy) == segment(&dir));
+    let lock = RepairLock::take(&*fs, &dir).unwrap();
+    let (truncated, _) = repair::truncate(&fs, &dir, Offset(179)).unwrap();
+    drop(lock);
+    assert_eq!((truncated.from, truncated.end), (Offset(250), Offset(179)));
+    assert!(!segment(&dir).is_empty() && segment(&copy).starts_with(&segment(&dir)));
+}
+
+/// A repair of a state file that cannot be read lets no deleted records come back.
+#[test]
+fn a_repaired_state_file_keeps_the_log_start_that_the_root_knows() {
+    let fs = OsFs::shared();
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("deleted-prefix/log"), &root);
+    let dir = root.join("delrec-0");
+    Log::open(&dir, LogOptions::default()).unwrap().0.close().unwrap();
+    std::fs::write(dir.join("highwater-state"), [0x5a; 2048]).unwrap();
+    let lock = RepairLock::take(&*fs, &dir).unwrap();
+    RepairPlan::of(&*fs, &dir, &mut |_| {}).unwrap().apply(&fs, &mut |_| {}).unwrap();
+    drop(lock);
+    assert_eq!(Log::open(&dir, LogOptions::default()).unwrap().0.start(), Offset(137));
+}
+
 /// Of a data root all is copied that a broker needs, of either kind, and it was stopped well.
 #[test]
 fn a_copy_of_a_root_is_one_that_was_stopped_well() {

@@ -87,6 +87,22 @@ fn a_log_in_a_root_that_is_in_use_is_refused() {
     drop(Log::open(&dir, LogOptions::default()).unwrap());
 }
 
+/// By whatever name the log is opened, it is the root's that counts.
+#[test]
+fn a_link_to_a_log_is_no_way_around_its_root() {
+    let root = copy_of("clean-flip-active/before");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let link = elsewhere.path().join("books-0");
+    std::os::unix::fs::symlink(root.path().join("unclean-0"), &link).unwrap();
+    let kafka = lock_directory(&OsFs, root.path()).unwrap();
+    let opened = Log::open(&link, LogOptions::default());
+    assert!(is_locked(&opened, &root.path().canonicalize().unwrap()), "{opened:?}");
+    drop(kafka);
+    let (log, _) = Log::open(&link, LogOptions::default()).unwrap();
+    assert!(!root.path().join(MARKER).exists(), "what was closed well is open");
+    assert_eq!(log.end(), Offset(270));
+}
+
 /// A broker that is making a root has its lock, and nothing else yet.
 #[test]
 fn a_root_that_is_being_made_is_one() {

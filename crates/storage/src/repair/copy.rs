@@ -8,7 +8,7 @@ use crate::checkpoint::{parent_of, temporary_path};
 use crate::data_dir::{OpenHints, REMOVAL_DEPTH_MAX, hints_in, is_known_file, is_live_partition, remove_tree};
 use crate::error::{FlushError, OpenError};
 use crate::fs::{FileKind, Fs, OpenMode};
-use crate::inspect::{in_use_by, root_of};
+use crate::inspect::{PartitionSummary, in_use_by, root_of};
 use crate::io::{IoContext, IoError, copy_bytes};
 use crate::lock::{Holder, LOCK_FILE};
 use crate::names::{PartitionDirName, PartitionDirRole};
@@ -56,7 +56,7 @@ pub struct CopiedDir {
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// The logs that had not been closed well, by their original's directory, and what recovering the copy did.
+    /// The logs that had not been closed well or are not whole, by their original's directory, and what opening the copy did.
     pub recovered: Vec<(PathBuf, RecoveryReport)>,
 }
 
@@ -194,6 +194,13 @@ fn copy_files(
     Ok(())
 }
 
+/// What is known of a log, but for a start behind its end: a broker that believed it would leave nothing of the log.
+pub(super) fn keeping_all(fs: &dyn Fs, dir: &Path, hints: OpenHints) -> Result<OpenHints, IoError> {
+    let Some(start) = hints.log_start else { return Ok(hints) };
+    let end = PartitionSummary::of(fs, dir)?.end;
+    Ok(OpenHints { log_start: Some(start).filter(|start| *start <= end), ..hints })
+}
+
 /// Makes a copied log one that was closed well.
 fn settle(
     fs: &Arc<dyn Fs>,
@@ -202,10 +209,11 @@ fn settle(
     hints: OpenHints,
     copied: &mut CopiedDir,
 ) -> Result<(), CopyDirError> {
+    let hints = keeping_all(&**fs, copy, hints)?;
     let (log, report) = Log::open_with(fs.clone(), copy, LogOptions::default(), hints)?;
     log.close()?;
     fs.sync_dir(copy).context("sync directory", copy)?;
-    if !report.clean {
+    if !report.clean || report.cut.is_some() || !report.missing.is_empty() {
         copied.recovered.push((original.to_owned(), report));
     }
     Ok(())

@@ -22,8 +22,8 @@ use crate::checkpoint::{self, CheckpointError};
 use crate::data_dir::{CHECKPOINT_FILES, LOG_STARTS_FILE};
 use crate::fs::{DirLock, Fs};
 use crate::inspect::{
-    Correction, Fault, FaultKind, InspectError, PartitionFiles, Severity, Verified, VerifyEvent, root_of,
-    verify_as_closed, verify_locked, verify_locked_root,
+    Correction, Fault, FaultKind, InspectError, PartitionFiles, RootFacts, Severity, Verified, VerifyEvent,
+    partition_of, root_of, verify_as_closed, verify_locked, verify_locked_root,
 };
 use crate::io::{IoContext, IoError};
 use crate::lock::{LockError, lock_directory};
@@ -364,10 +364,13 @@ fn record_state(place: &Place, end: Offset) -> Result<(), IoError> {
         log.sync_data().context("sync", &segment.log.path)?;
     }
     let last = file.last();
+    // Where ours cannot be read, the data root may know where the log starts.
+    let hinted = || RootFacts::of(&*place.fs, &place.dir, partition_of(&place.dir).as_ref()).log_start;
+    let log_start = last.map(|last| last.log_start).or_else(hinted).unwrap_or(Offset::ZERO);
     let state = LogState {
         clean: true,
         sync_failed: false,
-        log_start: last.map_or(Offset::ZERO, |last| last.log_start).min(end),
+        log_start: log_start.min(end),
         recovery_point: end,
         end,
         topic_id: last.map_or(TopicId::ZERO, |last| last.topic_id),
@@ -382,7 +385,7 @@ pub(crate) fn name_of(path: &Path) -> Option<SegmentFileName> {
 
 /// Lowers the lines of a data root's checkpoints that lie past the end of a log.
 pub(crate) fn lower_checkpoints(fs: &dyn Fs, dir: &Path, end: Offset) -> Result<(), InspectError> {
-    let Some((root, name)) = root_of(fs, dir).zip(crate::inspect::partition_of(dir)) else { return Ok(()) };
+    let Some((root, name)) = root_of(fs, dir).zip(partition_of(dir)) else { return Ok(()) };
     for file in CHECKPOINT_FILES.into_iter().filter(|file| *file != LOG_STARTS_FILE) {
         let path = root.join(file);
         let mut offsets = match checkpoint::read_offsets(fs, &path) {

@@ -10,6 +10,7 @@ use crate::inspect::{PartitionSummary, Piece, RootFacts, SegmentWalk, Stop, part
 use crate::io::IoContext;
 use crate::{Log, LogOptions, Offset, RecoveryReport, Truncated};
 
+use super::copy::keeping_all;
 use super::{RepairError, lower_checkpoints};
 
 /// What cutting a log off at an offset takes away.
@@ -92,6 +93,7 @@ pub fn truncate(fs: &Arc<dyn Fs>, dir: &Path, to: Offset) -> Result<(Truncated, 
         log_start: root.log_start,
         ..OpenHints::default()
     };
+    let hints = keeping_all(&**fs, dir, hints).map_err(RepairError::from)?;
     let (mut log, report) = Log::open_with(fs.clone(), dir, LogOptions::default(), hints)?;
     let truncated = log.truncate_to(to)?;
     let closed = log.close()?;

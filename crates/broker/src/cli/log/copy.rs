@@ -62,11 +62,23 @@ pub(crate) fn run(arguments: &CopyArguments) -> anyhow::Result<ExitCode> {
     let (files, bytes) = (copied.files, copied.bytes);
     output.line(&format!("{}: {files} files, {}", arguments.destination.display(), size(bytes)))?;
     let mut recovered = Vec::new();
+    let mut is_whole = true;
     for (log, report) in &copied.recovered {
         let cut = cut_bytes(report);
         let what = if cut > 0 { format!("{} cut off", size(cut)) } else { "nothing cut off".to_owned() };
         output.line(&format!("  {}: was not closed well; the copy was recovered, {what}", log.display()))?;
-        recovered.push(json!({ "path": log, "cut_bytes": cut }));
+        let mut missing = Vec::new();
+        for gone in &report.missing {
+            is_whole = false;
+            output.line(&format!(
+                "  {}: synced records are gone: offsets {} to {}",
+                log.display(),
+                gone.start,
+                gone.end
+            ))?;
+            missing.push(json!({ "first_offset": gone.start.0, "end_offset": gone.end.0 }));
+        }
+        recovered.push(json!({ "path": log, "cut_bytes": cut, "missing": missing }));
     }
     for fault in &faults {
         output.line(&format!("  wrong in the copy: {}", fault_line(fault)))?;
@@ -81,7 +93,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> anyhow::Result<ExitCode> {
         "recovered": recovered, "faults": verified.faults,
     }))?;
     output.finish()?;
-    Ok(if verified.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if verified.is_good() && is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn cut_bytes(report: &RecoveryReport) -> u64 {
