@@ -94,12 +94,15 @@ impl Syncer {
     pub(crate) fn run(&self, sync: impl FnOnce() -> Result<(), IoError>) -> Result<(), Fence> {
         let _alone = self.shared.syncing();
         self.shared.usable()?;
-        sync().map_err(|error| {
-            let fence = Fence::SyncFailed(error.to_string());
-            self.shared.close(fence.clone());
-            self.state.note_sync_failed(&self.place);
-            fence
-        })
+        sync().map_err(|error| self.failed(&error))
+    }
+
+    /// Closes the log and its readers for a sync that failed.
+    pub(crate) fn failed(&self, error: &IoError) -> Fence {
+        let fence = Fence::SyncFailed(error.to_string());
+        self.shared.close(fence.clone());
+        self.state.note_sync_failed(&self.place);
+        fence
     }
 }
 

@@ -138,7 +138,15 @@ impl RetireJob {
             match kept {
                 Ok(Some(recorded_over_clean)) => was_clean = recorded_over_clean,
                 Ok(None) => plan = Plan::Stay,
-                Err(error) => (plan, failed) = (Plan::Stay, Some(error)),
+                Err(error) => {
+                    if let FlushError::Io(error) = &error
+                        && error.is_failed_sync()
+                    {
+                        // Before a sync beside this one takes for synced what the system has told us is lost.
+                        self.syncer.failed(error);
+                    }
+                    (plan, failed) = (Plan::Stay, Some(error));
+                }
             }
         }
         let Self { control, end, records, segments, .. } = self;
@@ -347,11 +355,11 @@ impl Log {
         if Weak::as_ptr(&retiring.seen) != Arc::as_ptr(segments) {
             return true;
         }
-        if retiring.is_idle {
-            return false;
-        }
         if !is_last && end <= self.start() {
             return true;
+        }
+        if retiring.is_idle {
+            return false;
         }
         let front_len = if is_last { len } else { front.len() };
         let size = retiring.sealed_bytes + len;
@@ -395,7 +403,8 @@ impl Log {
                     self.roll(end)?;
                     step = Some(Step::Rolled { base: end });
                 }
-                Plan::Roll => {}
+                // Other work comes first where appends leave no gap.
+                Plan::Roll => self.retiring.is_idle = true,
             }
         }
         if let Some((base, timestamp)) = found.ahead.filter(|(base, _)| self.retiring.told_ahead != Some(*base)) {
