@@ -254,7 +254,6 @@ impl<'f> Survey<'f> {
 
     /// Passes over damage at the position that is known already.
     fn known_here(&mut self) -> Option<Step> {
-        let end_of = |known: &Damaged| known.position.saturating_add(known.bytes);
         let position = self.position;
         while self.known.pop_if(|known| known.position < position && end_of(known) <= position).is_some() {}
         let known = self.known.pop_if(|known| known.position <= position)?;
@@ -445,6 +444,11 @@ impl<'f> Survey<'f> {
     /// Passes over what lies between `position` and the next batch.
     fn give_up(&mut self, position: u64, next: Option<(u64, BatchHeader)>, what: DamageKind) -> Step {
         let end = next.map_or_else(|| self.window.end(), |(next, _)| next);
+        if next.is_some() {
+            // Damage that was found to be here before, by a look that took what is damaged for a batch, says nothing against
+            // one whose checksum is right.
+            self.known.retain(|known| known.position >= end || end_of(known) <= end);
+        }
         let upto = next.map_or(self.limit, |(_, header)| header.base_offset());
         let offsets = self.expected..upto.max(self.expected);
         (self.position, self.expected) = (end, offsets.end);
@@ -577,6 +581,11 @@ impl<'f> Survey<'f> {
     fn may_follow(&self, header: &BatchHeader) -> bool {
         header.base_offset() >= self.expected && header.last_offset() < self.limit && has_plausible_fields(header)
     }
+}
+
+/// Where known damage ends in the file.
+fn end_of(known: &Damaged) -> u64 {
+    known.position.saturating_add(known.bytes)
 }
 
 #[cfg(test)]
