@@ -72,6 +72,8 @@ struct Pass<'p> {
     /// No batch is missing so far, and none before the first is needed to know what was open there.
     knows_all: bool,
     due: Vec<Offset>,
+    /// Snapshots were removed.
+    has_removed: bool,
 }
 
 impl Rebuild {
@@ -86,6 +88,7 @@ impl Rebuild {
         };
         // The batches below the first segment's are gone. Nothing reads a snapshot of them.
         let (gone, mut due): (Vec<_>, Vec<_>) = due.into_iter().partition(|due| *due < first);
+        let has_removed = !gone.is_empty();
         for offset in gone {
             place.remove(&place.path(offset, SegmentFile::ProducerSnapshot))?;
         }
@@ -104,6 +107,7 @@ impl Rebuild {
             expected: first,
             knows_all,
             due,
+            has_removed,
         };
         let segments = pass.files.segments.clone();
         for segment in &segments {
@@ -201,7 +205,8 @@ impl Pass<'_> {
         for &past in &past {
             self.place.remove(&self.place.path(past, SegmentFile::ProducerSnapshot))?;
         }
-        if !past.is_empty() && snapshots::list(self.place)?.is_empty() {
+        self.has_removed |= !past.is_empty();
+        if self.has_removed && snapshots::list(self.place)?.is_empty() {
             self.due.push(end);
             self.snapshots_up_to(end)?;
         }
