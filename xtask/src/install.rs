@@ -1,5 +1,4 @@
-//! What the checks need and cargo does not bring: Debian packages, a second Rust toolchain of rustup's, and everything else
-//! below the target directory.
+//! What the checks need and cargo does not bring: Debian packages, and everything else below the target directory.
 //!
 //! Nothing else on the machine is touched. Each function is quick when the thing is there already, and says in one
 //! sentence what is missing when it cannot get it.
@@ -91,23 +90,6 @@ pub(crate) fn cargo_fuzz(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let install = Run::cargo(workspace).words("install --quiet --locked cargo-fuzz --version").word(CARGO_FUZZ);
     prepare(install.word("--root").word(&tools)).context("cannot install cargo-fuzz from crates.io")?;
     Ok(program)
-}
-
-/// The name of the oldest toolchain that the storage crate says it builds with, which rustup has then.
-pub(crate) fn oldest_rust(workspace: &Workspace) -> anyhow::Result<String> {
-    let manifest = workspace.root.join("crates/storage/Cargo.toml");
-    let text = fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
-    let version = text.lines().find_map(|line| line.strip_prefix("rust-version = ")?.trim().trim_matches('"').into());
-    let version = version.with_context(|| format!("{} names no rust-version", manifest.display()))?;
-    // The manifest may leave out the patch level, the name of a toolchain does not.
-    let toolchain = if version.matches('.').count() == 1 { format!("{version}.0") } else { version.to_owned() };
-    ensure!(on_path("rustup").is_some(), "Rust {toolchain} is installed by rustup, which is missing");
-    let installed = Run::new(workspace, "rustup").words("toolchain list").output()?;
-    if !installed.lines().any(|line| line.starts_with(&format!("{toolchain}-"))) {
-        let install = Run::new(workspace, "rustup").words("toolchain install --profile minimal --no-self-update");
-        prepare(install.word(&toolchain)).with_context(|| format!("cannot install Rust {toolchain}"))?;
-    }
-    Ok(toolchain)
 }
 
 /// Makes sure that there is a Java of at least 17, which Kafka 4.1 asks for.

@@ -39,7 +39,7 @@ const fn part(
 
 /// All parts, in the order they run: what fails fastest first.
 pub(crate) const PARTS: &[Part] = &[
-    part("build", 330, "format, lints, the oldest Rust, documentation, the binary with both allocators", build),
+    part("build", 330, "format, lints, documentation, the binary with both allocators", build),
     part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
     part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
     part("replication", 60, "crates/replication: unit tests", replication),
@@ -64,15 +64,6 @@ fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow:
     for package in ["highwater-storage", "highwater-replication"] {
         let alone = Run::cargo(workspace).words("clippy --locked --no-default-features --package").word(package);
         alone.words("-- -D warnings").run(tally, deadline, Counts::Itself);
-    }
-    // The language has no lint for what is too new for the version that the crate states.
-    match install::oldest_rust(workspace) {
-        Ok(toolchain) => {
-            let check = Run::new(workspace, "rustup").word("run").word(toolchain);
-            let check = check.words("cargo check --locked --package highwater-storage --all-features");
-            check.env("CARGO_TARGET_DIR", workspace.target.join("oldest-rust")).run(tally, deadline, Counts::Itself);
-        }
-        Err(error) => tally.fail(format!("the oldest Rust for the storage crate is not to be had: {error:#}")),
     }
     let documentation = Run::cargo(workspace).words("doc --locked --workspace --no-deps");
     documentation.env("RUSTDOCFLAGS", "-D warnings").run(tally, deadline, Counts::Itself);
