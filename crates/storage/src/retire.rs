@@ -38,8 +38,8 @@ pub(crate) struct Retiring {
     is_idle: bool,
     /// The segment of which was told last that it has a time later than now.
     told_ahead: Option<Offset>,
-    /// Segments that left the list, until their files have other names.
-    leaving: Option<Leaving>,
+    /// Segments that left the list, until their files have other names. Boxed, for most logs have none.
+    leaving: Option<Box<Leaving>>,
 }
 
 /// Segments that left the list.
@@ -426,17 +426,17 @@ impl Log {
         self.shared.set_segments(kept);
         self.sealed.retain(|sealed| sealed.segment.base() >= base);
         retired.iter().for_each(|segment| segment.retire());
-        self.retiring.leaving = Some(Leaving {
+        self.retiring.leaving = Some(Box::new(Leaving {
             base,
             count: u32::try_from(retired.len()).unwrap_or(u32::MAX),
             bytes: retired.iter().map(|segment| segment.len()).sum(),
             segments: retired.into(),
-        });
+        }));
     }
 
     /// Gives the files of segments that left the list other names, if that is not done.
     pub(crate) fn leave_job(&mut self, now: TimestampMs) -> Option<LeaveJob> {
-        let leaving = self.retiring.leaving.clone()?;
+        let leaving = self.retiring.leaving.as_deref()?.clone();
         Some(LeaveJob { place: self.place.clone(), control: self.copy_control(), leaving, now })
     }
 
@@ -450,10 +450,10 @@ impl Log {
         // Without any, the log was emptied meanwhile.
         let Some(leaving) = self.retiring.leaving.take() else { return Ok(None) };
         if done.is_err() || !rest.segments.is_empty() {
-            self.retiring.leaving = Some(rest);
+            self.retiring.leaving = Some(Box::new(rest));
             return Ok(done.map(|()| None)?);
         }
-        let Leaving { count: segments, bytes, .. } = leaving;
+        let Leaving { count: segments, bytes, .. } = *leaving;
         Ok(Some(Step::SegmentsRetired { segments, bytes, log_start: self.start() }))
     }
 
