@@ -12,7 +12,7 @@ use highwater_storage::{
     TimestampMs, WorkLimits, batches,
 };
 
-use crate::directory::{Readable, unpack};
+use crate::directory::{Readable, is_good, unpack};
 use crate::input::Input;
 use crate::model::{NOW, disk, open, options};
 
@@ -81,9 +81,9 @@ fn compacted(input: &mut Input<'_>) -> LogOptions {
 
 /// Compacts whatever a directory holds: what is left was there, at its offset, as far as all could be read, and the end stays.
 fn any_directory(fs: &SimFs, options: &LogOptions) {
+    let was_good = is_good(fs);
     let mut log = open(fs, options).0;
-    let (end, found) = (log.end(), Readable::of(&log));
-    let before = records_of_any(&found.bytes);
+    let (end, before) = (log.end(), records_of_any(&Readable::of(&log).bytes));
     log.flush().expect("the simulated disk works");
     let limits = WorkLimits::new(end);
     for _ in 0..2_000 {
@@ -99,13 +99,14 @@ fn any_directory(fs: &SimFs, options: &LogOptions) {
         match before.get(offset) {
             Some(was) => assert_eq!(was, record, "the record at {offset} is not what was there"),
             // Once what was damaged in front of it is gone, a batch may be made out that was not.
-            None => assert!(!found.is_whole(), "the record at {offset} was not there"),
+            None => assert!(!was_good, "the record at {offset} was not there"),
         }
     }
     drop(log);
     let log = open(&fs.kill(), options).0;
     assert_eq!(log.end(), end, "the end after a kill");
-    assert!(records_of_any(&Readable::of(&log).bytes) == after, "after a kill it is another log");
+    // What becomes of damage when a log is opened again is what `segment_recovery` looks at.
+    assert!(!was_good || records_of_any(&Readable::of(&log).bytes) == after, "after a kill it is another log");
 }
 
 /// A record's key and value.

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use highwater_storage::fs::{Fs, OpenMode, SimFs};
+use highwater_storage::inspect::verify_partition;
 use highwater_storage::io::FileExt;
 use highwater_storage::{
     AppendError, BatchView, LeaderEpoch, Log, LogOptions, Offset, OpenHints, ReadError, ReadLimit, TimestampMs, batches,
@@ -78,7 +79,14 @@ pub(crate) fn beginning(data: &[u8]) -> (&[u8], SimFs) {
     };
     let length = usize::from(u16::from_be_bytes(*length));
     let (program, directory) = rest.split_at(length.min(rest.len()));
-    (program, unpack(directory))
+    let fs = unpack(directory);
+    // Of damage, each opening makes what it can: nothing to hold a list against.
+    (program, if is_good(&fs) { fs } else { disk() })
+}
+
+/// Whether a verification finds nothing wrong in the log's directory.
+pub(crate) fn is_good(fs: &SimFs) -> bool {
+    verify_partition(&fs.process_crash_image(), Path::new(DIR), &mut |_| {}).is_ok_and(|verified| verified.is_good())
 }
 
 /// What a log holds that was there before the program, as a list, without times; `None` if some of it cannot be read, or
