@@ -407,7 +407,7 @@ impl Owned for Core {
     fn is_heavy(command: &Command) -> bool {
         // A truncation rewrites and syncs; a change of role may cause one, and so may a leader's answer.
         match command {
-            // Housekeeping moves the log start, which syncs a sector.
+            // What housekeeping begins and finishes may roll a segment, and mark a log that was closed well as written to.
             Command::State { .. } | Command::Configure(_) | Command::Housekeeping | Command::Worked(_) => true,
             Command::Fetched(reply) => reply.result.as_ref().is_ok_and(|came| came.diverging.is_some()),
             _ => false,

@@ -12,7 +12,7 @@ use crate::inspect::{PartitionSummary, in_use_by, root_of};
 use crate::io::{IoContext, IoError, copy_bytes};
 use crate::lock::{Holder, LOCK_FILE};
 use crate::names::{PartitionDirName, PartitionDirRole};
-use crate::{Log, LogOptions, RecoveryReport};
+use crate::{Log, LogOptions, Offset, RecoveryReport};
 
 use super::{RepairError, root};
 
@@ -194,11 +194,9 @@ fn copy_files(
     Ok(())
 }
 
-/// What is known of a log, but for a start behind its end: a broker that believed it would leave nothing of the log.
-pub(super) fn keeping_all(fs: &dyn Fs, dir: &Path, hints: OpenHints) -> Result<OpenHints, IoError> {
-    let Some(start) = hints.log_start else { return Ok(hints) };
-    let end = PartitionSummary::of(fs, dir)?.end;
-    Ok(OpenHints { log_start: Some(start).filter(|start| *start <= end), ..hints })
+/// What is known of a log that ends at `end`, but for a start behind that: a broker that believed it would leave nothing.
+pub(super) fn keeping_all(hints: OpenHints, end: Offset) -> OpenHints {
+    OpenHints { log_start: hints.log_start.filter(|start| *start <= end), ..hints }
 }
 
 /// Makes a copied log one that was closed well.
@@ -209,7 +207,7 @@ fn settle(
     hints: OpenHints,
     copied: &mut CopiedDir,
 ) -> Result<(), CopyDirError> {
-    let hints = keeping_all(&**fs, copy, hints)?;
+    let hints = keeping_all(hints, PartitionSummary::of(&**fs, copy)?.end);
     let (log, report) = Log::open_with(fs.clone(), copy, LogOptions::default(), hints)?;
     log.close()?;
     fs.sync_dir(copy).context("sync directory", copy)?;

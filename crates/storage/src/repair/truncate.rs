@@ -93,7 +93,7 @@ pub fn truncate(fs: &Arc<dyn Fs>, dir: &Path, to: Offset) -> Result<(Truncated, 
         log_start: root.log_start,
         ..OpenHints::default()
     };
-    let hints = keeping_all(&**fs, dir, hints).map_err(RepairError::from)?;
+    let hints = keeping_all(hints, summary.end);
     let (mut log, report) = Log::open_with(fs.clone(), dir, LogOptions::default(), hints)?;
     let truncated = log.truncate_to(to)?;
     let closed = log.close()?;
