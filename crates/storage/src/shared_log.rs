@@ -1,6 +1,7 @@
 //! One log for many writing threads, and one sync for all of them that wait.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{self, Thread};
 
 use crate::check::{CheckedBatch, ProduceRules};
 use crate::error::{AppendError, Fence, FlushError};
@@ -27,18 +28,27 @@ struct Inner {
     /// The log's rules for batches, to check them without its lock.
     rules: RwLock<ProduceRules>,
     commit: Mutex<Commit>,
-    synced: Condvar,
 }
 
-/// Who waits for a sync, and whether one is under way.
+/// Whether a sync is under way, and who waits for one.
 #[derive(Debug, Default)]
 struct Commit {
     /// A thread is syncing, or about to.
     has_leader: bool,
-    /// Threads that wait for their records to be synced, the one that syncs among them.
-    waiting: usize,
-    /// As many waited when the last sync ended. Those whose records it synced are likely to be back in a moment.
+    /// Those that parked, but for the thread that syncs.
+    parked: Vec<Parked>,
+    /// As many waited for the last sync, or came too late for it. Those whose records it synced are likely to be back in a
+    /// moment.
     expected: usize,
+}
+
+/// A thread that waits. It is woken by itself, and takes no lock to see that its records are synced: on a condition
+/// variable all that wait would wake up to queue for its lock.
+#[derive(Debug)]
+struct Parked {
+    thread: Thread,
+    upto: Offset,
+    generation: u64,
 }
 
 /// How often a thread that is about to sync lets others go first, while fewer wait than when the last sync ended: those
@@ -50,7 +60,7 @@ impl SharedLog {
     pub fn new(log: Log) -> Self {
         let (reader, rules) = (log.reader(), RwLock::new(log.options().rules.clone()));
         let log = Mutex::new(Some(log));
-        Self { inner: Arc::new(Inner { log, reader, rules, commit: Mutex::default(), synced: Condvar::new() }) }
+        Self { inner: Arc::new(Inner { log, reader, rules, commit: Mutex::default() }) }
     }
 
     /// Checks a producer's batch and appends it, as [`Log::append`]; waits for a sync if the log's policy wants one.
@@ -180,29 +190,34 @@ impl SharedLog {
 
     /// Waits until all below `upto` is synced, and syncs if nobody else does.
     fn wait_for_sync(&self, upto: Offset, generation: u64) -> Result<(), AppendError> {
-        let _waiting = Waiting::new(self);
-        let mut commit = self.commit();
         loop {
-            let reader = &self.inner.reader;
-            if reader.generation() != generation {
-                return Err(AppendError::Truncated);
+            if let Some(ended) = self.ended(upto, generation) {
+                return ended;
             }
-            if reader.flushed() >= upto {
-                return Ok(());
+            let mut commit = self.commit();
+            let own = commit.parked.iter().position(|parked| parked.thread.id() == thread::current().id());
+            // Under the lock once more: what a sync did that ended meanwhile is known now, and that nobody will wake us.
+            if let Some(ended) = self.ended(upto, generation) {
+                own.map(|own| commit.parked.swap_remove(own));
+                return ended;
             }
-            reader.usable()?;
             if commit.has_leader {
-                commit = self.inner.synced.wait(commit).unwrap_or_else(PoisonError::into_inner);
+                if own.is_none() {
+                    commit.parked.push(Parked { thread: thread::current(), upto, generation });
+                }
+                drop(commit);
+                thread::park();
                 continue;
             }
+            own.map(|own| commit.parked.swap_remove(own));
             commit.has_leader = true;
             let leader = Leader { log: self };
             for _ in 0..YIELDS_MAX {
-                if commit.waiting >= commit.expected {
+                if commit.parked.len() + 1 >= commit.expected {
                     break;
                 }
                 drop(commit);
-                std::thread::yield_now();
+                thread::yield_now();
                 commit = self.commit();
             }
             drop(commit);
@@ -212,8 +227,19 @@ impl SharedLog {
                 return Err(error.into());
             }
             // Otherwise the marks and the fence tell: what this sync did not do, closing the log may have done.
-            commit = self.commit();
         }
+    }
+
+    /// How the wait for a sync ended, if it did.
+    fn ended(&self, upto: Offset, generation: u64) -> Option<Result<(), AppendError>> {
+        let reader = &self.inner.reader;
+        if reader.generation() != generation {
+            return Some(Err(AppendError::Truncated));
+        }
+        if reader.flushed() >= upto {
+            return Some(Ok(()));
+        }
+        reader.usable().err().map(|fence| Err(fence.into()))
     }
 
     /// One sync, without the lock on the writer.
@@ -222,24 +248,6 @@ impl SharedLog {
         let done = job.run();
         self.with(|log| log.finish_flush(done))??;
         Ok(())
-    }
-}
-
-/// A thread that waits.
-struct Waiting<'a> {
-    log: &'a SharedLog,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(log: &'a SharedLog) -> Self {
-        log.commit().waiting += 1;
-        Self { log }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.log.commit().waiting -= 1;
     }
 }
 
@@ -252,9 +260,16 @@ impl Drop for Leader<'_> {
     fn drop(&mut self) {
         let mut commit = self.log.commit();
         commit.has_leader = false;
-        commit.expected = commit.waiting;
+        commit.expected = commit.parked.len() + 1;
+        let (done, left) = std::mem::take(&mut commit.parked)
+            .into_iter()
+            .partition::<Vec<_>, _>(|parked| self.log.ended(parked.upto, parked.generation).is_some());
+        commit.parked = left;
+        // One of those that are left syncs for them; it finds itself in the list.
+        let next = commit.parked.first().map(|parked| parked.thread.clone());
         drop(commit);
-        self.log.inner.synced.notify_all();
+        next.iter().for_each(Thread::unpark);
+        done.iter().for_each(|parked| parked.thread.unpark());
     }
 }
 
