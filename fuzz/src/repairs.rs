@@ -89,14 +89,18 @@ fn cut_out(fs: &SimFs, action: &RepairAction) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether a batch is more than a header with a checksum: a repair cuts out one whose records cannot be read.
+/// Whether a batch is more than a header with a checksum: a repair cuts out one whose records cannot be read, or have
+/// offsets that are not its own.
 fn has_records(batch: &BatchView<'_>) -> bool {
     let Ok(mut records) = batch.read_records(1 << 20) else { return false };
+    let mut before = None;
     loop {
         match records.next() {
-            Ok(Some(_)) => {}
+            Ok(Some(record)) if before < Some(record.offset) && record.offset <= batch.last_offset() => {
+                before = Some(record.offset);
+            }
             Ok(None) => return true,
-            Err(_) => return false,
+            Ok(Some(_)) | Err(_) => return false,
         }
     }
 }
