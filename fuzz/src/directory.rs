@@ -160,14 +160,11 @@ impl Readable {
 
     /// Behind a damaged batch, one with a wrong base offset is put right only if the damaged one is read as a batch first.
     /// So another opening, which verifies less, may find more, and the same records at other offsets; and where damage
-    /// ends is told by what is found behind it. What lies between damage and damage may be part of a record: whether it is
-    /// taken for a batch hangs on what is found before it.
+    /// ends is told by what is found behind it.
     fn is_no_less_than(&self, before: &Self, when: &str) {
         let covered: BTreeSet<&[u8]> = self.batches().map(|batch| &batch.bytes()[16..]).collect();
-        let is_there = |batch: &BatchView<'_>| covered.contains(&batch.bytes()[16..]);
-        let is_doubtful = |batch: &BatchView<'_>| before.damaged.iter().any(|gap| gap.start == batch.next_offset());
-        let is_kept = |batch: BatchView<'_>| is_there(&batch) || is_doubtful(&batch);
-        assert!(before.batches().all(is_kept), "opened again {when} the log has lost a batch");
+        let is_there = |batch: BatchView<'_>| covered.contains(&batch.bytes()[16..]);
+        assert!(before.batches().all(is_there), "opened again {when} the log has lost a batch");
     }
 
     pub(crate) fn is_whole(&self) -> bool {
@@ -219,7 +216,10 @@ impl Readable {
 pub(crate) fn any_directory(fs: &SimFs, options: &LogOptions) {
     let shared: Arc<dyn Fs> = Arc::new(fs.clone());
     let opened = Log::open_with(shared, Path::new(DIR), options.clone(), OpenHints::default());
-    let (mut log, _) = opened.unwrap_or_else(|error| panic!("damage is no error: {error}"));
+    let (mut log, report) = opened.unwrap_or_else(|error| panic!("damage is no error: {error}"));
+    // The next opening walks by headers what this one verified. Where damage lies behind damage, what is in between may be
+    // part of a record, and whether it is taken for a batch hangs on what is found before it.
+    let is_damaged_once = report.rotten.len() <= 1;
     let found = Readable::of(&log);
     assert_eq!(Readable::of(&log), found, "reading twice");
     search(&log);
@@ -241,7 +241,9 @@ pub(crate) fn any_directory(fs: &SimFs, options: &LogOptions) {
     let (log, _) = open(&fs, options);
     assert_eq!((log.start(), log.end()), (start, end), "opened again after a kill");
     let again = Readable::verified(&log);
-    again.is_no_less_than(&found, "after a kill");
+    if is_damaged_once {
+        again.is_no_less_than(&found, "after a kill");
+    }
     log.close().expect("the simulated disk works");
     let (log, report) = open(&fs, options);
     assert!(report.clean, "a log that was closed is not clean");
