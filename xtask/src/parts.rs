@@ -43,7 +43,12 @@ pub(crate) const PARTS: &[Part] = &[
     part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
     part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
     part("replication", 60, "crates/replication: unit tests", replication),
-    part("sim", 120, "crates/replication: seeded clusters on the simulated disk", simulation),
+    part(
+        "sim",
+        120,
+        "tests/history: its checks; crates/replication: seeded clusters on the simulated disk",
+        simulation,
+    ),
     part("broker", 210, "crates/broker: unit tests and clusters in one process", broker),
     part("binary", 120, "the real binary: command line, signals, kill -9, hostile frames", binary),
     part("bench", 90, "every bench once", bench),
@@ -109,6 +114,8 @@ fn replication(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
 }
 
 fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    let history = Run::cargo(workspace).words("test --locked --release --package highwater-history --test *");
+    history.run(tally, deadline, Counts::Lines);
     // Release: ten thousand seeds are a question of seconds there and of minutes without optimisation.
     Run::cargo(workspace).words("test --locked --release --package highwater-replication --test *").run(
         tally,
