@@ -31,6 +31,8 @@ pub(crate) struct Tidied {
     pub(crate) leftovers: Vec<String>,
     /// Names that no log has. They are left alone.
     pub(crate) ignored: Vec<String>,
+    /// Whether there is a file that names the topic.
+    pub(crate) names_topic: bool,
     changes: Vec<Change>,
 }
 
@@ -52,6 +54,7 @@ pub(crate) fn plan(place: &Place) -> Result<Tidied, IoError> {
         match SegmentFileName::parse(&entry.name).filter(|_| entry.kind == FileKind::File) {
             Some(name) => names.push(name),
             None if is_temporary(&entry.name) => tidied.remove(entry.name),
+            None if entry.name == METADATA_FILE => tidied.names_topic = true,
             None if is_known_small_file(&entry.name) || is_set_aside(&entry.name) => {}
             None => tidied.ignored.push(entry.name),
         }

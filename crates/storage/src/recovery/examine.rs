@@ -72,7 +72,12 @@ impl Examined {
         for (base, kinds) in &tidied.segments {
             let waits_for_swap = place.read_only && tidied.swapped.contains(base);
             let found = if Some(*base) == last { Segment::found_open } else { Segment::found };
-            segments.push(Arc::new(found(place.clone(), *base, waits_for_swap)?));
+            let segment = found(place.clone(), *base, waits_for_swap)?;
+            if Some(*base) == last && !kinds.contains(&SegmentFile::TransactionIndex) {
+                // That one will be asked for at once.
+                segment.transactions().set(Vec::new());
+            }
+            segments.push(Arc::new(segment));
             if [SegmentFile::OffsetIndex, SegmentFile::TimeIndex].iter().any(|kind| !kinds.contains(kind)) {
                 unindexed.push(*base);
             }

@@ -31,7 +31,7 @@ use crate::reader::{LogReader, Shared};
 use crate::segment::Place;
 use crate::segments::Segments;
 use crate::state_file::{LogState, StateFile};
-use crate::tidy;
+use crate::tidy::{self, Tidied};
 use crate::transactions::Undecided;
 use crate::{Offset, TopicId};
 
@@ -40,8 +40,8 @@ pub use report::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedFie
 
 /// Opens the log in a directory that is there.
 pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
-    let (state, topic_id) = load_state(&place)?;
     let tidied = tidy::plan(&place)?;
+    let (state, topic_id) = load_state(&place, &tidied)?;
     tidy::apply(&place, &tidied)?;
     let mut examined = Examined::new(Arc::new(place), options, tidied)?;
     examined.run(&state, hints)?;
@@ -58,8 +58,8 @@ pub(crate) fn open_read_only(
     options: LogOptions,
     hints: OpenHints,
 ) -> Result<(LogReader, RecoveryReport), OpenError> {
-    let (state, _) = load_state(&place)?;
     let tidied = tidy::plan(&place)?;
+    let (state, _) = load_state(&place, &tidied)?;
     let mut examined = Examined::new(Arc::new(Place { read_only: true, ..place }), options, tidied)?;
     examined.run(&state, hints)?;
     let Examined { mut report, segments, plan, mut epochs, producers, ended, start, end, .. } = examined;
@@ -81,9 +81,10 @@ pub(crate) fn open_read_only(
 }
 
 /// The state file, unless it is of another topic's log, and the topic's id.
-fn load_state(place: &Place) -> Result<(StateFile, TopicId), OpenError> {
+fn load_state(place: &Place, tidied: &Tidied) -> Result<(StateFile, TopicId), OpenError> {
     let state = StateFile::load(place)?;
-    let topic_id = match read_topic_id(&*place.fs, &place.dir) {
+    let topic_id = if tidied.names_topic { read_topic_id(&*place.fs, &place.dir) } else { Ok(None) };
+    let topic_id = match topic_id {
         Ok(topic_id) => topic_id.unwrap_or(TopicId::ZERO),
         // The data root judges that file. Here it only guards against a state file that was copied along.
         Err(MetadataFileError::Io(error)) => return Err(error.into()),
