@@ -3,7 +3,9 @@
 mod client;
 mod random;
 mod server;
+mod zookeeper;
 
 pub use client::Client;
 pub use random::Random;
 pub use server::{Allocator, Ready, ServeOptions, Server, binary, highwater, run};
+pub use zookeeper::ZooKeeper;

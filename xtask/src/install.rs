@@ -29,6 +29,20 @@ pub(crate) fn kcat() -> anyhow::Result<PathBuf> {
     on_path("kcat").context("the package kcat is installed, but kcat is not on the PATH")
 }
 
+/// Debian's ZooKeeper, in the version that the tests were tried with.
+const ZOOKEEPER: &str = "zookeeper=3.8.0-11+deb12u2";
+
+/// Finds Debian's ZooKeeper, or installs it, and returns its jar.
+pub(crate) fn zookeeper(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    java(workspace)?;
+    let jar = PathBuf::from("/usr/share/java/zookeeper.jar");
+    if !jar.is_file() {
+        debian(&[&[ZOOKEEPER]])?;
+    }
+    ensure!(jar.is_file(), "the package zookeeper is installed, but {} is not there", jar.display());
+    Ok(jar)
+}
+
 /// Makes the virtual environment of `tests/clients/requirements.txt` and returns its Python.
 pub(crate) fn python(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let requirements = workspace.root.join("tests/clients/requirements.txt");

@@ -60,6 +60,8 @@ enum Installable {
     Kafka,
     /// cargo-fuzz, below the target directory.
     Fuzz,
+    /// Debian's ZooKeeper (and a Java if there is none).
+    Zookeeper,
 }
 
 /// Where things are.
@@ -124,6 +126,7 @@ fn run(command: &Command) -> anyhow::Result<bool> {
                 Installable::Python => install::python(&workspace)?,
                 Installable::Kafka => install::kafka(&workspace)?,
                 Installable::Fuzz => install::cargo_fuzz(&workspace)?,
+                Installable::Zookeeper => install::zookeeper(&workspace)?,
             };
             println!("{}", place.display());
             Ok(true)

@@ -49,7 +49,12 @@ pub(crate) const PARTS: &[Part] = &[
         "tests/history: its checks; crates/replication: seeded clusters on the simulated disk",
         simulation,
     ),
-    part("broker", 210, "crates/broker: unit tests and clusters in one process", broker),
+    part(
+        "broker",
+        210,
+        "crates/broker: unit tests, clusters in one process, coordination stores (ZooKeeper too)",
+        broker,
+    ),
     part("binary", 120, "the real binary: command line, signals, kill -9, hostile frames", binary),
     part("bench", 90, "every bench once", bench),
     part("fuzz", 450, "fuzz targets: seeds, then 30 s of fuzzing each", fuzz),
@@ -127,6 +132,12 @@ fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> an
 
 fn broker(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     Run::cargo(workspace).words("test --locked --package highwater-broker").run(tally, deadline, Counts::Lines);
+    // Without the server the tests that need it fail; the others still run.
+    if let Err(error) = install::zookeeper(workspace) {
+        tally.fail(format!("ZooKeeper is not to be had: {error:#}"));
+    }
+    let coordination = Run::cargo(workspace).words("test --locked --package highwater-tests --test coordination");
+    coordination.run(tally, deadline, Counts::Lines);
     Ok(())
 }
 

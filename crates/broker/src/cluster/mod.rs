@@ -19,6 +19,7 @@ mod membership;
 mod producer_ids;
 mod store;
 mod tree;
+mod zookeeper;
 
 pub use admin::{AdminError, CreatedTopic, Intent, NewTopic, TopicRef, check_name};
 pub use embedded::{EmbeddedSession, EmbeddedStore};
@@ -27,6 +28,7 @@ pub use image::{BrokerInfo, MetadataImage, PartitionImage, TopicImage};
 pub use journal::{JOURNAL_FILE, SNAPSHOT_FILE, StoreError, StoreReport};
 pub use membership::FoundPartition;
 pub use store::StoreFailure;
+pub use zookeeper::{ConnectError, ZooKeeperStore};
 
 use std::fmt;
 use std::future::Future;
@@ -80,7 +82,8 @@ pub trait Coordination: Send + Sync + fmt::Debug {
 pub struct Node {
     /// Its value.
     pub data: Bytes,
-    /// Its compare-and-set version: grows with each write.
+    /// Its compare-and-set version: grows with each write. Never negative. A node that was deleted and made again may
+    /// have the same one as before.
     pub version: i64,
     /// The store's global creation number: a node created later, anywhere, has a higher one.
     pub created: i64,
@@ -139,12 +142,12 @@ pub enum Op {
     },
 }
 
-/// What one step of a commit did.
+/// What one step of a commit did. Of a check or a deletion a store need not say anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpDone {
-    /// The node's version after the step; the last one if it was deleted.
+    /// The node's version after the step.
     pub version: i64,
-    /// The node's creation number.
+    /// The node's creation number; 0 if the store does not say, which it does for ephemeral nodes.
     pub created: i64,
 }
 

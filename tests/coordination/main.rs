@@ -1,0 +1,37 @@
+//! What a coordination store promises, asked of each store that there is.
+
+mod suite;
+mod zookeeper;
+
+use std::sync::Arc;
+
+use highwater_broker::cluster::{Coordination, EmbeddedStore, ZooKeeperStore};
+use highwater_tests::ZooKeeper;
+
+/// One store, new and empty.
+enum Store {
+    Embedded(EmbeddedStore),
+    ZooKeeper(ZooKeeper),
+}
+
+impl Store {
+    async fn session(&self, timeout_ms: u64) -> Arc<dyn Coordination> {
+        match self {
+            Self::Embedded(store) => Arc::new(store.session(timeout_ms)),
+            Self::ZooKeeper(server) => {
+                let setting = format!("{}/a/chroot", server.connect());
+                Arc::new(ZooKeeperStore::connect(&setting, timeout_ms).await.unwrap())
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_embedded_store_keeps_its_promises() {
+    suite::run(&Store::Embedded(EmbeddedStore::in_memory())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zookeeper_keeps_its_promises() {
+    suite::run(&Store::ZooKeeper(ZooKeeper::start().unwrap())).await;
+}
