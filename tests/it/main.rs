@@ -4,6 +4,7 @@ mod command_line;
 mod durability;
 mod hostile;
 mod log_commands;
+mod open_files;
 mod signals;
 mod wire;
 mod workspace;

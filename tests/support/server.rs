@@ -78,11 +78,12 @@ pub struct ServeOptions {
     allocator: Allocator,
     port: u16,
     settings: Vec<String>,
+    descriptors_max: Option<u32>,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { allocator: Allocator::Jemalloc, port: 0, settings: Vec::new() }
+        Self { allocator: Allocator::Jemalloc, port: 0, settings: Vec::new(), descriptors_max: None }
     }
 }
 
@@ -96,6 +97,12 @@ impl ServeOptions {
     /// On this port instead of a free one.
     pub fn port(mut self, port: u16) -> Self {
         self.port = port;
+        self
+    }
+
+    /// With so many descriptors at most, soft limit and hard.
+    pub fn descriptors_max(mut self, descriptors: u32) -> Self {
+        self.descriptors_max = Some(descriptors);
         self
     }
 
@@ -165,7 +172,15 @@ impl Server {
         let log = data.with_extension("stderr");
         let stderr = File::options().create(true).append(true).open(&log);
         let stderr = stderr.with_context(|| format!("cannot open {}", log.display()))?;
-        let mut command = Command::new(binary(options.allocator)?);
+        let binary = binary(options.allocator)?;
+        let mut command = match options.descriptors_max {
+            None => Command::new(binary),
+            Some(most) => {
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(format!("ulimit -n {most} && exec \"$0\" \"$@\"")).arg(binary);
+                shell
+            }
+        };
         command.arg("serve").arg("--listen").arg(format!("127.0.0.1:{}", options.port)).arg("--data-dir").arg(data);
         for setting in &options.settings {
             command.arg("--set").arg(setting);
