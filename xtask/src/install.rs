@@ -37,7 +37,8 @@ pub(crate) fn zookeeper(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     java(workspace)?;
     let jar = PathBuf::from("/usr/share/java/zookeeper.jar");
     if !jar.is_file() {
-        debian(&[&[ZOOKEEPER]])?;
+        // A mirror keeps the last revision only.
+        debian(&[&[ZOOKEEPER], &["zookeeper"]])?;
     }
     ensure!(jar.is_file(), "the package zookeeper is installed, but {} is not there", jar.display());
     Ok(jar)
