@@ -444,6 +444,52 @@ fn s16_old_checkpoints_of_the_root_do_not_bring_anything_back() {
     }
 }
 
+/// Kafka deletes the log then.
+#[test]
+fn s16_a_start_past_the_end_that_was_not_recorded_here_destroys_nothing() {
+    enum Case {
+        NoStateFile,
+        ForeignMark,
+    }
+    for case in [Case::NoStateFile, Case::ForeignMark] {
+        let fs = disk(1);
+        let (mut log, _) = open(&fs, &small());
+        for number in 0..20 {
+            append(&mut log, &numbered(number, 90));
+        }
+        log.close().unwrap();
+        let before: Vec<(String, Vec<u8>)> = names(&fs)
+            .into_iter()
+            .filter(|name| name.ends_with(".log"))
+            .map(|name| (name.clone(), file_bytes(&fs, &name)))
+            .collect();
+        match case {
+            Case::NoStateFile => fs.remove_file(&path("highwater-state")).unwrap(),
+            Case::ForeignMark => {
+                // Of a log that began elsewhere and ended with other records.
+                let other = disk(2);
+                let (mut log, _) = open(&other, &small());
+                log.reset_to(Offset(1 << 40)).unwrap();
+                for number in 0..3 {
+                    append(&mut log, &numbered(number, 50));
+                }
+                log.flush().unwrap();
+                let state = file_bytes(&other, "highwater-state");
+                fs.corrupt(&path("highwater-state"), |bytes| *bytes = state).unwrap();
+            }
+        }
+        let hints = OpenHints { log_start: Some(Offset(1 << 40)), ..OpenHints::default() };
+        let (log, report) = open_hinted(&fs, &small(), hints);
+        assert_eq!((log.start(), log.end()), (Offset(1 << 40), Offset(1 << 40)), "{report:?}");
+        assert_eq!(report.put_aside.len(), before.len(), "{report:?}");
+        for (aside, (name, bytes)) in report.put_aside.iter().zip(&before) {
+            assert!(aside.segment.ends_with(name), "{aside:?}");
+            let kept = aside.file.as_ref().and_then(|file| file.file_name()?.to_str()).unwrap();
+            assert!(file_bytes(&fs, kept) == *bytes, "{aside:?}");
+        }
+    }
+}
+
 #[test]
 fn s19_s32_epochs_are_taken_from_the_batches_if_their_file_does_not_tell() {
     let contents: [Option<&[u8]>; 6] = [

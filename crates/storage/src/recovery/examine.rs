@@ -149,7 +149,7 @@ impl Examined {
         {
             // The start is recorded before segments go, and the mark lowered, so this one never was the first: those before
             // it were being removed as well, and a power cut has brought this one back.
-            self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first })?;
+            self.start_over(known.log_start, CutReason::LostTail { expected: known.log_start, found: first }, false)?;
             return Ok(());
         }
         let closed = state.last();
@@ -216,7 +216,9 @@ impl Examined {
         }
         let log_start = log_start(state);
         if self.end < log_start {
-            self.start_over(log_start, CutReason::BelowLogStart { log_start })?;
+            // Whose records they are that lie below is known only if the start was recorded here.
+            let is_recorded = !self.report.foreign_mark && state.last().is_some_and(|own| own.log_start == log_start);
+            self.start_over(log_start, CutReason::BelowLogStart { log_start }, !is_recorded)?;
             return Ok(());
         }
         self.start = log_start.max(first);
@@ -240,8 +242,16 @@ impl Examined {
     }
 
     /// Nothing of what is there belongs to the log any more: it goes on at its start, so that no offset is given twice.
-    fn start_over(&mut self, log_start: Offset, reason: CutReason) -> Result<(), OpenError> {
+    /// `keeps`: the intact batches that go are put aside.
+    fn start_over(&mut self, log_start: Offset, reason: CutReason, keeps: bool) -> Result<(), OpenError> {
         let removed = std::mem::take(&mut self.segments);
+        if keeps {
+            // What was to be copied of one of them goes with all of it.
+            self.plan.aside.retain(|aside| !removed.iter().any(|segment| Arc::ptr_eq(segment, &aside.segment)));
+            for segment in &removed {
+                self.put_segment_aside(segment)?;
+            }
+        }
         let bytes = removed.iter().map(|segment| segment.len()).sum();
         let segments = u32::try_from(removed.len()).unwrap_or(u32::MAX);
         self.plan = Plan {

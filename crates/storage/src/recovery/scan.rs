@@ -251,9 +251,7 @@ impl Examined {
         let bytes = last.len() - position + removed.iter().map(|segment| segment.len()).sum::<u64>();
         if reason != CutReason::SyncFailed {
             for segment in &removed {
-                let file = segment.file()?;
-                let mut survey = whole(segment, &*file);
-                self.put_aside_behind(segment, &mut survey, 0)?;
+                self.put_segment_aside(segment)?;
             }
         }
         if position < last.len() {
@@ -264,6 +262,12 @@ impl Examined {
         self.plan.removed = removed;
         self.report.cut = Some(Cut { file: last.path(), at: position, bytes, segments, end, reason });
         Ok(())
+    }
+
+    /// Looks for intact batches in a segment that goes.
+    pub(super) fn put_segment_aside(&mut self, segment: &Arc<Segment>) -> Result<(), OpenError> {
+        let file = segment.file()?;
+        self.put_aside_behind(segment, &mut whole(segment, &*file), 0)
     }
 
     /// Looks for intact batches in what goes, from `from` on.
