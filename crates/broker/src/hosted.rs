@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use bytes::Bytes;
 use highwater_replication::{
     Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, Effect, FenceReason, FetchGrant, FetchPlan, IsrDecision, Partition,
-    PartitionState, ProduceError, ProduceRefused, Produced, ReplicaConfig, Status, Versioned, WaitToken,
+    PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd, ReplicaConfig, Status, Versioned, WaitToken,
 };
 use highwater_storage::{
     CheckedBatch, Damaged, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset, ProduceRules,
@@ -141,6 +141,7 @@ pub(crate) enum Deed {
     TellTimestampAhead(Offset, TimestampMs),
     Arm(TimestampMs),
     Cut(Cut),
+    PublishEnd(PublishedEnd),
     Fenced(FenceReason, LeaderEpoch),
 }
 
@@ -475,6 +476,7 @@ impl Core {
                     self.cuts.push(cut.clone());
                     deeds.push(Deed::Cut(cut));
                 }
+                Effect::PublishEnd(end) => deeds.push(Deed::PublishEnd(end)),
                 Effect::Fenced { reason, leader_epoch } => {
                     self.fenced = Some(leader_epoch);
                     deeds.push(Deed::Fenced(reason, leader_epoch));
@@ -521,6 +523,15 @@ impl Outlet<Deed> for PartitionOutlet {
                     records = cut.records, "cut the log"
                 );
                 self.services.checkpoints_wanted.notify_one();
+            }
+            Deed::PublishEnd(end) => {
+                tracing::info!(
+                    partition = %self.topic_partition, last_epoch = %end.last_epoch, end = %end.log_end,
+                    "stopped uncleanly before, and nobody leads: telling the controller how far the log goes"
+                );
+                if let Some(hosted) = self.hosted.upgrade() {
+                    self.services.publish_end(&self.topic_partition, hosted.topic_id, end);
+                }
             }
             Deed::Fenced(reason, leader_epoch) => {
                 tracing::error!(partition = %self.topic_partition, %reason, "the partition closed itself");

@@ -238,9 +238,10 @@ impl Partitions {
             known.reported.clear();
         }
         let live = Arc::new(image.live_brokers());
-        if live != known.live {
+        if live != known.live || image.offline != known.image.offline {
             for hosted in self.all() {
-                hosted.submit(Command::LiveBrokers(Arc::clone(&live)));
+                let of = hosted.topic_partition().partition;
+                hosted.submit(Command::LiveBrokers(live_for(image, &live, hosted.topic_id(), of)));
             }
         }
         // A topic that is gone has nothing left to be tried again.
@@ -262,7 +263,7 @@ impl Partitions {
                 continue;
             }
             let reconfigured = before.is_none_or(|before| before.config != topic.config);
-            self.bring_up_to_date(topic, &mut known, reconfigured);
+            self.bring_up_to_date(image, topic, &mut known, reconfigured);
         }
         known.image = Arc::clone(image);
         self.retry_wanted()
@@ -273,7 +274,7 @@ impl Partitions {
     }
 
     /// Creates what a topic lacks here and tells its partitions their states.
-    fn bring_up_to_date(&self, topic: &Arc<TopicImage>, known: &mut Known, reconfigured: bool) {
+    fn bring_up_to_date(&self, image: &MetadataImage, topic: &Arc<TopicImage>, known: &mut Known, reconfigured: bool) {
         for (number, partition) in (0..).zip(&topic.partitions) {
             if !partition.assignment.contains(&self.me()) {
                 continue;
@@ -290,7 +291,7 @@ impl Partitions {
                 None => match self.create(topic, &of) {
                     Some(hosted) => {
                         tell_registration(&hosted, None, known.registration.unwrap_or(Registration::Unregistered));
-                        hosted.submit(Command::LiveBrokers(Arc::clone(&known.live)));
+                        hosted.submit(Command::LiveBrokers(live_for(image, &known.live, topic.id, number)));
                         hosted
                     }
                     None => {
@@ -564,6 +565,17 @@ impl Partitions {
 
 /// Tells a partition whether this broker is registered. A new life means that the one before has ended, even if nobody
 /// saw it end.
+/// Who lives, for one partition: a broker whose log of it has failed does not.
+fn live_for(
+    image: &MetadataImage,
+    live: &Arc<BTreeMap<BrokerId, BrokerEpoch>>,
+    topic: TopicId,
+    partition: i32,
+) -> Arc<BTreeMap<BrokerId, BrokerEpoch>> {
+    let failed = live.keys().any(|id| image.offline.contains(&(topic, partition, *id)));
+    if failed { Arc::new(image.live_with_logs(topic, partition)) } else { Arc::clone(live) }
+}
+
 fn tell_registration(hosted: &Hosted, before: Option<Registration>, now: Registration) {
     match now {
         Registration::Registered(epoch) => {

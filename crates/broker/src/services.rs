@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use highwater_replication::PublishedEnd;
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -83,6 +84,14 @@ impl Services {
     pub(crate) fn report_offline(self: &Arc<Self>, of: TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) {
         let Some(cluster) = self.cluster().cloned() else { return };
         self.spawn(async move { cluster.report_offline(&of, topic_id, leader_epoch).await });
+    }
+
+    /// Tells the controller how far the log of this broker's doubtful replica goes.
+    pub(crate) fn publish_end(self: &Arc<Self>, of: &TopicPartition, topic_id: TopicId, end: PublishedEnd) {
+        let Some(cluster) = self.cluster().cloned() else { return };
+        // In the order in which the partition says it; only the writing may wait.
+        cluster.note_end(of, topic_id, end);
+        self.spawn(async move { cluster.publish_ends().await });
     }
 
     /// Ends all tasks, at their next `await`, and waits until they have.

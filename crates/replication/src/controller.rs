@@ -6,9 +6,10 @@
 //! topic's settings, so a controller that has just taken over needs no history, and a lost event is made up for by the
 //! next one.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use highwater_storage::{LeaderEpoch, TopicPartition};
+use highwater_storage::{LeaderEpoch, Offset, TopicPartition};
 
 use crate::{BrokerEpoch, BrokerId, PartitionState, Versioned};
 
@@ -22,6 +23,22 @@ pub struct PartitionFacts {
     /// Whether a replica outside of the ISR may lead when no member lives (`unclean.leader.election.enable`): committed
     /// records may be lost then.
     pub unclean_elections: bool,
+    /// What doubtful members say that they have left. It counts only from the life that is registered (another unclean
+    /// stop may have taken more), and for the epoch in which nobody leads.
+    pub ends: BTreeMap<BrokerId, PublishedEnd>,
+}
+
+/// How far a log goes on disk, while nobody leads the partition and nothing is appended to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishedEnd {
+    /// In which life of its broker.
+    pub life: BrokerEpoch,
+    /// Since when nobody leads: the epoch of that state. Under a later leader the log may have changed.
+    pub leader_epoch: LeaderEpoch,
+    /// The epoch of its last record; [`LeaderEpoch::NONE`] if it has none.
+    pub last_epoch: LeaderEpoch,
+    /// Its end.
+    pub log_end: Offset,
 }
 
 /// A write for the store.
@@ -42,17 +59,21 @@ pub struct Commit {
 pub enum Election {
     /// A new partition.
     Created,
-    /// Members of the ISR died; the leader stays.
-    MembersDied(Vec<BrokerId>),
-    /// Another in-sync replica leads, or the same one in a new life.
+    /// An in-sync replica leads that did not.
     Elected,
     /// No in-sync replica lives. Nobody leads until one returns.
     LeaderLost,
     /// No in-sync replica lives, and the topic prefers to go on: these members may hold committed records that the new
     /// leader does not have.
     Unclean {
-        /// The ISR before.
+        /// The other members of the ISR before.
         abandoned: Vec<BrokerId>,
+    },
+    /// All members of the ISR stopped uncleanly, and all are back: the one that has most leads. Records that none of them
+    /// has any more are lost, others are not.
+    Recovered {
+        /// What each of them had, the leader too.
+        ends: BTreeMap<BrokerId, PublishedEnd>,
     },
 }
 
@@ -84,8 +105,6 @@ pub struct Controller {
 #[derive(Debug)]
 struct Tracked {
     facts: PartitionFacts,
-    /// Brokers that came back in a new life and whose old one is still in this partition's state.
-    bounced: BTreeSet<BrokerId>,
     /// The commit that is under way; nothing else is decided meanwhile.
     in_flight: Option<Commit>,
 }
@@ -108,14 +127,9 @@ impl Controller {
         self.epoch
     }
 
-    /// The brokers that are registered now. One with a new epoch died and came back, seen or not.
+    /// The brokers that are registered now. One that came back in a new life between two looks is of no interest here: if
+    /// it may have lost something it has marked itself ([`return_doubtful`]) before it registered.
     pub fn set_brokers(&mut self, live: &BTreeMap<BrokerId, BrokerEpoch>) {
-        let bounced = |id: &BrokerId| matches!((self.live.get(id), live.get(id)), (Some(old), Some(new)) if old != new);
-        let bounced: Vec<BrokerId> = live.keys().copied().filter(bounced).collect();
-        for tracked in self.partitions.values_mut() {
-            let members = tracked.facts.state.iter().flat_map(|state| &state.value.isr);
-            tracked.bounced.extend(members.filter(|id| bounced.contains(id)));
-        }
         self.live.clone_from(live);
         self.due.extend(self.partitions.keys().cloned());
         self.decide();
@@ -130,18 +144,13 @@ impl Controller {
                     return;
                 }
                 if version(&facts) > version(&tracked.facts) {
-                    // Whatever is under way fails on its version, or is what we see: then the new lives are dealt with.
-                    let ours = tracked.in_flight.take().map(|commit| commit.state);
-                    let state = facts.state.as_ref().map(|state| &state.value);
-                    let settled = ours.is_some() && ours.as_ref() == state;
-                    let member = |id: &BrokerId| state.is_some_and(|state| state.isr.contains(id));
-                    tracked.bounced.retain(|id| !settled && member(id));
+                    // Whatever is under way fails on its version, or is what we see.
+                    tracked.in_flight = None;
                 }
                 tracked.facts = facts;
             }
             None => {
-                let tracked = Tracked { facts, bounced: BTreeSet::new(), in_flight: None };
-                self.partitions.insert(topic_partition.clone(), tracked);
+                self.partitions.insert(topic_partition.clone(), Tracked { facts, in_flight: None });
             }
         }
         self.due.insert(topic_partition);
@@ -204,7 +213,9 @@ impl Controller {
             }
             let failed = self.failed.get(&topic_partition);
             let alive = |id: BrokerId| live.contains_key(&id) && failed.is_none_or(|failed| !failed.contains(&id));
-            let Some((state, why)) = elect(&tracked.facts, alive, &tracked.bounced, epoch) else { continue };
+            let ends = tracked.facts.ends.iter().map(|(id, end)| (*id, *end));
+            let ends = ends.filter(|(id, end)| alive(*id) && live.get(id) == Some(&end.life)).collect();
+            let Some((state, why)) = elect(&tracked.facts, alive, &ends, epoch) else { continue };
             let commit = Commit {
                 topic_partition,
                 expected_version: tracked.facts.state.as_ref().map(|state| state.version),
@@ -219,14 +230,16 @@ impl Controller {
 
 /// The state a partition should have, if not the one it has.
 ///
-/// The leader is the first live in-sync replica in assignment order. A leader that lives stays. A dead member leaves the
-/// ISR, unless no member would live: then all stay, since each of them holds all that was committed, and any of them may
-/// lead again. A broker in a new life counts as dead and come back: it may have lost what it had not flushed, so it
-/// leaves the ISR if others are there, and leads again only with a new epoch.
+/// The leader is the first live in-sync replica in assignment order that is not doubtful. A leader that lives stays.
+/// Where all members are doubtful and each has said how far its log goes, the one with [`most`] leads.
+///
+/// The ISR stays what it is, dead members and doubtful ones included, for the leader to shrink: who is registered may be
+/// dead, of the same power cut as those whose sessions are over already, and a write of its own is the first sign that the
+/// elected leader lives. Until then each member's log may be the one that has most.
 fn elect(
     facts: &PartitionFacts,
     alive: impl Fn(BrokerId) -> bool,
-    bounced: &BTreeSet<BrokerId>,
+    ends: &BTreeMap<BrokerId, PublishedEnd>,
     controller_epoch: i32,
 ) -> Option<(PartitionState, Election)> {
     let live_replicas: Vec<BrokerId> = facts.assignment.iter().copied().filter(|id| alive(*id)).collect();
@@ -236,280 +249,76 @@ fn elect(
             leader: Some(leader),
             leader_epoch: LeaderEpoch(0),
             isr: live_replicas,
+            doubtful: Vec::new(),
             controller_epoch,
             recovering: false,
         };
         return Some((created, Election::Created));
     };
-    let members = |keep: &dyn Fn(&BrokerId) -> bool| state.isr.iter().copied().filter(keep).collect::<Vec<_>>();
-    let mut isr = members(&|id| alive(*id) && !bounced.contains(id));
-    if isr.is_empty() {
-        isr = members(&|id| alive(*id));
+    let may_lead = |id: BrokerId| alive(id) && state.is_whole(id);
+    if state.leader.is_some_and(may_lead) {
+        return None;
     }
     let next_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
-    let next = PartitionState { controller_epoch, ..state.clone() };
-    if let Some(leader) = state.leader.filter(|id| isr.contains(id) && !bounced.contains(id)) {
-        let died: Vec<BrokerId> = members(&|id| !isr.contains(id));
-        if died.is_empty() {
-            return None;
-        }
-        // The leader goes on with its followers: a new epoch would only make them ask again (KAFKA-15021).
-        return Some((PartitionState { leader: Some(leader), isr, ..next }, Election::MembersDied(died)));
+    let next = PartitionState { controller_epoch, leader_epoch: next_epoch, ..state.clone() };
+    if let Some(leader) = live_replicas.iter().copied().find(|id| may_lead(*id)) {
+        return Some((PartitionState { leader: Some(leader), ..next }, Election::Elected));
     }
-    if let Some(leader) = live_replicas.iter().copied().find(|id| isr.contains(id)) {
-        let elected = PartitionState { leader: Some(leader), leader_epoch: next_epoch, isr, ..next };
-        return Some((elected, Election::Elected));
+    let alone = |leader: BrokerId, recovering: bool| PartitionState {
+        leader: Some(leader),
+        isr: vec![leader],
+        doubtful: Vec::new(),
+        recovering,
+        ..next.clone()
+    };
+    let of_members = |id: &BrokerId| state.isr.contains(id) && state.doubtful.contains(id);
+    let ends: BTreeMap<_, _> = ends.iter().map(|(id, end)| (*id, *end)).filter(|(id, _)| of_members(id)).collect();
+    let most = most(&facts.assignment, &ends);
+    let has_said = |id: &BrokerId| ends.get(id).is_some_and(|end| end.leader_epoch == state.leader_epoch);
+    if let Some(leader) = most.filter(|_| state.leader.is_none() && state.isr.iter().all(has_said)) {
+        return Some((alone(leader, false), Election::Recovered { ends }));
     }
-    if let Some(leader) = live_replicas.first().copied().filter(|_| facts.unclean_elections) {
-        let elected = PartitionState {
-            leader: Some(leader),
-            leader_epoch: next_epoch,
-            isr: vec![leader],
-            recovering: true,
-            ..next
-        };
-        return Some((elected, Election::Unclean { abandoned: state.isr.clone() }));
+    if let Some(leader) = most.or_else(|| live_replicas.first().copied()).filter(|_| facts.unclean_elections) {
+        let abandoned = state.isr.iter().copied().filter(|id| *id != leader).collect();
+        return Some((alone(leader, true), Election::Unclean { abandoned }));
     }
     state.leader?;
-    Some((PartitionState { leader: None, leader_epoch: next_epoch, ..next }, Election::LeaderLost))
+    Some((PartitionState { leader: None, ..next }, Election::LeaderLost))
 }
 
-/// What a broker that stopped uncleanly writes for a partition assigned to it, before it registers and once more after,
-/// before it fetches (decision 20). `None`: nothing.
+/// Whose log has most: the highest last epoch, and of those the highest end; of equal ones the first in the assignment.
 ///
-/// It may have lost what it had acknowledged but not flushed, so it leaves the ISR if another member lives. Where it is
-/// no member it still writes the state back unchanged: the version moves, and a proposal to take in its former life
-/// fails. Where it is the only member left that lives and leads, it goes on in a new epoch: what its log may have lost
-/// of the old one must not be written again under the same number.
-pub fn return_unclean(me: BrokerId, state: &PartitionState, live: impl Fn(BrokerId) -> bool) -> Option<PartitionState> {
-    let next_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
+/// Whatever is committed above its end has an epoch at or above its last one: a leader of that epoch had all that was
+/// committed before, and so has every log with a record of it, as far as it goes. So no log with less has it either.
+fn most(assignment: &[BrokerId], ends: &BTreeMap<BrokerId, PublishedEnd>) -> Option<BrokerId> {
+    let order = |id: &BrokerId| assignment.iter().position(|assigned| assigned == id).unwrap_or(usize::MAX);
+    ends.iter().max_by_key(|(id, end)| (end.last_epoch, end.log_end, Reverse(order(id)))).map(|(id, _)| *id)
+}
+
+/// What a broker that stopped uncleanly writes for a partition assigned to it (decision 20). `None`: nothing.
+///
+/// It may have lost what it had acknowledged but not flushed. It writes this before it registers, and once its former
+/// registration is gone: as long as that is there, a leader may take it in again for what it fetched in its former life.
+/// Where it is no member it still writes the state back unchanged: the version moves, and a proposal to take in its former
+/// life fails.
+///
+/// It does not leave the ISR by itself, since it cannot know that another member is there to lead: who is registered may
+/// have died within this session time-out, of the same power cut. Only a leader that lives can take it out. Where it led it
+/// leads no more, and what its log may have lost of its epoch is not written again under the same number.
+pub fn return_doubtful(me: BrokerId, state: &PartitionState) -> Option<PartitionState> {
     if !state.isr.contains(&me) {
         return Some(state.clone());
     }
-    let leads = state.leader == Some(me);
-    if !state.isr.iter().any(|id| *id != me && live(*id)) {
-        return leads.then(|| PartitionState { leader_epoch: next_epoch, ..state.clone() });
+    let mut doubtful = state.clone();
+    if !state.doubtful.contains(&me) {
+        doubtful.doubtful.push(me);
     }
-    let isr = state.isr.iter().copied().filter(|id| *id != me).collect();
-    Some(if leads {
-        PartitionState { leader: None, leader_epoch: next_epoch, isr, ..state.clone() }
-    } else {
-        PartitionState { isr, ..state.clone() }
-    })
+    if state.leader == Some(me) {
+        doubtful.leader = None;
+        doubtful.leader_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
+    }
+    (doubtful != *state).then_some(doubtful)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ids(numbers: &[i32]) -> Vec<BrokerId> {
-        numbers.iter().copied().map(BrokerId).collect()
-    }
-
-    fn live(numbers: &[i32]) -> BTreeMap<BrokerId, BrokerEpoch> {
-        numbers.iter().map(|id| (BrokerId(*id), BrokerEpoch(i64::from(*id) * 10))).collect()
-    }
-
-    fn state(leader: i32, epoch: i32, isr: &[i32]) -> PartitionState {
-        PartitionState {
-            leader: (leader >= 0).then_some(BrokerId(leader)),
-            leader_epoch: LeaderEpoch(epoch),
-            isr: ids(isr),
-            controller_epoch: 1,
-            recovering: false,
-        }
-    }
-
-    fn facts(version: i64, state: PartitionState) -> PartitionFacts {
-        PartitionFacts {
-            assignment: ids(&[1, 2, 3]),
-            state: Some(Versioned { value: state, version }),
-            unclean_elections: false,
-        }
-    }
-
-    fn partition() -> TopicPartition {
-        TopicPartition::new("t", 0)
-    }
-
-    /// A controller in epoch 7 that has seen these brokers and this partition, and its only commit.
-    fn controller(brokers: &[i32], facts: PartitionFacts) -> (Controller, Option<Commit>) {
-        let mut controller = Controller::new(7);
-        controller.set_brokers(&live(brokers));
-        controller.set_partition(partition(), facts);
-        let commit = controller.poll_commit();
-        assert_eq!(controller.poll_commit(), None);
-        (controller, commit)
-    }
-
-    /// Facts 13.7 (90, 91, 96), 8.13: state and live brokers before; leader, epoch, ISR after.
-    #[test]
-    fn elections_table() {
-        use Election::{Elected, LeaderLost, MembersDied};
-        type Row<'a> = (&'a str, PartitionState, &'a [i32], Option<(PartitionState, Election)>);
-        let table: &[Row<'_>] = &[
-            ("all live", state(1, 4, &[1, 2, 3]), &[1, 2, 3], None),
-            ("the leader dies (90)", state(1, 4, &[2, 3, 1]), &[2, 3], Some((state(2, 5, &[2, 3]), Elected))),
-            ("in assignment order", state(1, 4, &[1, 3, 2]), &[2, 3], Some((state(2, 5, &[3, 2]), Elected))),
-            ("the first live one is not in sync", state(1, 4, &[1, 3]), &[2, 3], Some((state(3, 5, &[3]), Elected))),
-            (
-                "a member dies (96): no new epoch",
-                state(1, 4, &[1, 2, 3]),
-                &[1, 3],
-                Some((state(1, 4, &[1, 3]), MembersDied(ids(&[2])))),
-            ),
-            ("a replica outside of the ISR dies", state(1, 4, &[1, 2]), &[1, 2], None),
-            ("the last member dies (91)", state(1, 4, &[1]), &[2, 3], Some((state(-1, 5, &[1]), LeaderLost))),
-            ("all die at once", state(1, 4, &[1, 2]), &[3], Some((state(-1, 5, &[1, 2]), LeaderLost))),
-            ("still nobody", state(-1, 5, &[1]), &[2, 3], None),
-            ("the last member returns (91)", state(-1, 5, &[1]), &[1, 2], Some((state(1, 6, &[1]), Elected))),
-            ("one of the last returns", state(-1, 5, &[1, 2]), &[2], Some((state(2, 6, &[2]), Elected))),
-            ("the preferred leader is not in sync (92)", state(2, 4, &[2]), &[1, 2], None),
-        ];
-        for (name, before, brokers, expected) in table {
-            let (_, commit) = controller(brokers, facts(8, before.clone()));
-            let expected = expected.clone().map(|(state, why)| Commit {
-                topic_partition: partition(),
-                expected_version: Some(8),
-                state: PartitionState { controller_epoch: 7, ..state },
-                why,
-            });
-            assert_eq!(commit, expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_new_partition_starts_with_whoever_lives() {
-        let new = PartitionFacts { state: None, ..facts(0, state(1, 0, &[])) };
-        let (_, commit) = controller(&[3, 2], new.clone());
-        let commit = commit.unwrap();
-        assert_eq!((commit.expected_version, commit.why), (None, Election::Created));
-        assert_eq!(commit.state, PartitionState { controller_epoch: 7, ..state(2, 0, &[2, 3]) });
-        let (mut controller, commit) = controller(&[9], new);
-        assert_eq!(commit, None, "nobody to hold it yet");
-        controller.set_brokers(&live(&[3]));
-        assert_eq!(controller.poll_commit().unwrap().state.isr, ids(&[3]));
-    }
-
-    #[test]
-    fn an_unclean_election_only_where_allowed_and_recorded() {
-        let allowed = PartitionFacts { unclean_elections: true, ..facts(8, state(-1, 5, &[1])) };
-        let (_, commit) = controller(&[3, 2], allowed.clone());
-        let commit = commit.unwrap();
-        assert_eq!(commit.why, Election::Unclean { abandoned: ids(&[1]) });
-        assert_eq!(commit.state, PartitionState { controller_epoch: 7, recovering: true, ..state(2, 6, &[2]) });
-        let clean = PartitionFacts { state: Some(Versioned { value: state(1, 5, &[1, 3]), version: 8 }), ..allowed };
-        let (_, commit) = controller(&[2, 3], clean);
-        assert_eq!(commit.unwrap().why, Election::Elected, "a member lives: nothing unclean about it");
-    }
-
-    /// A broker with a new epoch died and came back between two looks.
-    #[test]
-    fn bounced_brokers_table() {
-        let bounce = |numbers: &[i32], bounced: &[i32]| {
-            let mut brokers = live(numbers);
-            for id in bounced {
-                brokers.insert(BrokerId(*id), BrokerEpoch(99));
-            }
-            brokers
-        };
-        type Row<'a> = (&'a str, PartitionState, &'a [i32], Option<(PartitionState, bool)>);
-        let table: &[Row<'_>] = &[
-            ("a follower", state(1, 4, &[1, 2, 3]), &[2], Some((state(1, 4, &[1, 3]), false))),
-            ("the leader", state(1, 4, &[1, 2, 3]), &[1], Some((state(2, 5, &[2, 3]), true))),
-            ("the last member", state(1, 4, &[1]), &[1], Some((state(1, 5, &[1]), true))),
-            ("all members", state(1, 4, &[1, 2]), &[1, 2], Some((state(1, 5, &[1, 2]), true))),
-            ("no member", state(1, 4, &[1, 2]), &[3], None),
-        ];
-        for (name, before, bounced, expected) in table {
-            let (mut controller, commit) = controller(&[1, 2, 3], facts(8, before.clone()));
-            assert_eq!(commit, None);
-            controller.set_brokers(&bounce(&[1, 2, 3], bounced));
-            let commit = controller.poll_commit();
-            let got = commit.clone().map(|commit| (commit.state, commit.why == Election::Elected));
-            let expected =
-                expected.clone().map(|(state, elected)| (PartitionState { controller_epoch: 7, ..state }, elected));
-            assert_eq!(got, expected, "{name}");
-            // Once committed it is settled.
-            if let Some(commit) = commit {
-                controller.committed(&commit, &CommitResult::Committed(9));
-                assert_eq!(controller.poll_commit(), None, "{name}");
-            }
-        }
-    }
-
-    /// The leader changes its ISR while the controller reacts to a new life: that one is still to be dealt with.
-    #[test]
-    fn a_bounced_broker_is_not_forgotten_in_a_conflict() {
-        let (mut controller, _) = controller(&[1, 2, 3], facts(8, state(1, 4, &[1, 2, 3])));
-        let mut brokers = live(&[1, 2, 3]);
-        brokers.insert(BrokerId(1), BrokerEpoch(99));
-        controller.set_brokers(&brokers);
-        let commit = controller.poll_commit().unwrap();
-        controller.committed(&commit, &CommitResult::Conflict);
-        controller.set_partition(partition(), facts(9, state(1, 4, &[1, 2])));
-        let commit = controller.poll_commit().unwrap();
-        assert_eq!(commit.state, PartitionState { controller_epoch: 7, ..state(2, 5, &[2]) });
-    }
-
-    #[test]
-    fn one_commit_at_a_time_and_conflicts_decide_anew() {
-        let (mut controller, commit) = controller(&[2, 3], facts(8, state(1, 4, &[1, 2, 3])));
-        let commit = commit.unwrap();
-        controller.set_brokers(&live(&[3]));
-        assert_eq!(controller.poll_commit(), None, "the first is under way");
-        controller.committed(&commit, &CommitResult::Unknown);
-        controller.retry();
-        assert_eq!(controller.poll_commit().as_ref(), Some(&commit));
-        // The leader's own change was first.
-        controller.committed(&commit, &CommitResult::Conflict);
-        controller.set_partition(partition(), facts(9, state(1, 4, &[1, 3])));
-        let commit = controller.poll_commit().unwrap();
-        assert_eq!((commit.expected_version, &commit.state.isr), (Some(9), &ids(&[3])));
-        assert_eq!((commit.state.leader, commit.state.leader_epoch), (Some(BrokerId(3)), LeaderEpoch(5)));
-        // What is older than we know is no news.
-        controller.set_partition(partition(), facts(8, state(1, 4, &[1, 2, 3])));
-        controller.committed(&commit, &CommitResult::Committed(10));
-        assert_eq!(controller.poll_commit(), None);
-        controller.remove_partition(&partition());
-        controller.set_brokers(&live(&[1]));
-        assert_eq!(controller.poll_commit(), None);
-    }
-
-    #[test]
-    fn a_leader_that_closed_its_log_is_replaced() {
-        let (mut controller, _) = controller(&[1, 2, 3], facts(8, state(1, 4, &[1, 2, 3])));
-        let failed =
-            |ids: &[i32]| BTreeMap::from([(partition(), ids.iter().copied().map(BrokerId).collect::<BTreeSet<_>>())]);
-        controller.set_failed(failed(&[1]));
-        let commit = controller.poll_commit().unwrap();
-        assert_eq!(commit.state, PartitionState { controller_epoch: 7, ..state(2, 5, &[2, 3]) });
-        controller.committed(&commit, &CommitResult::Committed(9));
-        // Nor does it lead in a later epoch, as long as its log is closed.
-        controller.set_failed(failed(&[1, 2, 3]));
-        let commit = controller.poll_commit().unwrap();
-        assert_eq!((commit.state.leader, commit.why.clone()), (None, Election::LeaderLost));
-        controller.committed(&commit, &CommitResult::Committed(10));
-        assert_eq!(controller.poll_commit(), None);
-        controller.set_failed(failed(&[1, 3]));
-        assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(2)));
-    }
-
-    /// Decision 20: what a broker writes that stopped uncleanly.
-    #[test]
-    fn unclean_returns_table() {
-        type Row<'a> = (&'a str, PartitionState, &'a [i32], Option<PartitionState>);
-        let table: &[Row<'_>] = &[
-            ("another member lives", state(2, 4, &[1, 2]), &[2], Some(state(2, 4, &[2]))),
-            ("as leader", state(1, 4, &[1, 2]), &[2], Some(state(-1, 5, &[2]))),
-            ("the other member is dead", state(2, 4, &[1, 2]), &[3], None),
-            ("the only one, as leader", state(1, 4, &[1]), &[2, 3], Some(state(1, 5, &[1]))),
-            ("the only one, leaderless", state(-1, 4, &[1]), &[], None),
-            ("no member: the version moves", state(2, 4, &[2]), &[2], Some(state(2, 4, &[2]))),
-            ("registered already itself", state(2, 4, &[1, 2]), &[1], None),
-        ];
-        for (name, before, brokers, expected) in table {
-            assert_eq!(return_unclean(BrokerId(1), before, |id| live(brokers).contains_key(&id)), *expected, "{name}");
-        }
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use highwater_storage::{EpochEnd, LeaderEpoch, Offset, TimestampMs};
 
-use crate::{BrokerEpoch, BrokerId, Isolation, PartitionState, WaitToken};
+use crate::{BrokerEpoch, BrokerId, Isolation, PartitionState, PublishedEnd, WaitToken};
 
 /// Who fetches, lists offsets or asks for the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -475,6 +475,9 @@ pub enum Output {
     HighWatermark(Offset),
     /// The replica closed itself.
     Fenced(FenceReason),
+    /// Tell the controller how far this log goes: nobody leads, and this member of the ISR stopped uncleanly. All of it is
+    /// flushed.
+    PublishEnd(PublishedEnd),
     /// *Log*: a leadership begins at this log end.
     AssignEpoch {
         /// Its epoch.

@@ -55,7 +55,7 @@ mod vocabulary;
 mod waiting;
 
 pub use config::ReplicaConfig;
-pub use controller::{Commit, CommitResult, Controller, Election, PartitionFacts, return_unclean};
+pub use controller::{Commit, CommitResult, Controller, Election, PartitionFacts, PublishedEnd, return_doubtful};
 pub use event::{
     Acknowledged, Cut, CutReason, FenceReason, FetchError, FetchFailure, FetchGrant, FetchPlan, FetchReply,
     FetchRequest, FetchedRecords, Fetcher, FollowerStatus, ListedOffset, OffsetNotAvailable, Output, ProduceRefused,

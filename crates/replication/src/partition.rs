@@ -13,7 +13,9 @@ use crate::event::{
 };
 use crate::lineage::LogView;
 use crate::replica::{AppendedBatch, Input, Replica, ReplyHead, ReplyStep};
-use crate::{Acks, BrokerEpoch, BrokerId, IsrDecision, PartitionState, ReplicaConfig, Versioned, WaitToken};
+use crate::{
+    Acks, BrokerEpoch, BrokerId, IsrDecision, PartitionState, PublishedEnd, ReplicaConfig, Versioned, WaitToken,
+};
 
 /// What a partition wants done outside of it. In the order of their causes; to be carried out in that order, after the
 /// partition is unlocked.
@@ -58,6 +60,9 @@ pub enum Effect {
     Cut(Cut),
     /// The high watermark moved.
     HighWatermark(Offset),
+    /// Nobody leads, and this broker stopped uncleanly: tell the controller how far its log goes, as long as this session
+    /// lives ([`PartitionFacts::ends`](crate::PartitionFacts)).
+    PublishEnd(PublishedEnd),
     /// The partition closed itself until its log is opened again.
     Fenced {
         /// Why.
@@ -572,6 +577,7 @@ impl Partition {
             Output::Fetch(plan) => Effect::Fetch(plan),
             Output::StopFetching => Effect::StopFetching,
             Output::HighWatermark(offset) => Effect::HighWatermark(offset),
+            Output::PublishEnd(end) => Effect::PublishEnd(end),
             Output::Fenced(reason) => Effect::Fenced { reason, leader_epoch: self.replica.leader_epoch() },
             // A closed replica wants nothing of its log, and a watch never does.
             Output::AssignEpoch { .. }

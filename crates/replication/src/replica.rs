@@ -16,7 +16,9 @@ use crate::leader::{Leader, Pending};
 use crate::lineage::LogView;
 use crate::quorum::needed_in_sync;
 use crate::waiting::{WaitingFetches, WaitingProduce, WaitingProduces};
-use crate::{Acks, BrokerEpoch, BrokerId, IsrDecision, PartitionState, ReplicaConfig, Versioned, WaitToken};
+use crate::{
+    Acks, BrokerEpoch, BrokerId, IsrDecision, PartitionState, PublishedEnd, ReplicaConfig, Versioned, WaitToken,
+};
 
 /// What happens to a replica, apart from the requests that are answered at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +96,8 @@ pub struct Replica {
     flush_running: bool,
     /// Since when there are records that are not flushed.
     unflushed_since: Option<TimestampMs>,
+    /// The life and the epoch in which the controller was told how far the log goes.
+    published: Option<(BrokerEpoch, LeaderEpoch)>,
     proposals: u64,
     outputs: VecDeque<Output>,
 }
@@ -154,6 +158,7 @@ impl Replica {
             followers: WaitingFetches::default(),
             flush_running: false,
             unflushed_since: None,
+            published: None,
             proposals: 0,
             outputs: VecDeque::new(),
         }
@@ -168,6 +173,7 @@ impl Replica {
             Input::State { state, assignment } => self.take_state(now, log, state, assignment),
             Input::LiveBrokers(live) => {
                 self.live.clone_from(live);
+                self.consider_shrink(now, log);
                 self.advance_high_watermark(now, log);
             }
             Input::SessionLost => {
@@ -208,6 +214,7 @@ impl Replica {
                 Some(pending) => pending.retry_at,
                 // A recovery that was not recorded, because another change was first or the store refused it.
                 None if self.state.as_ref().is_some_and(|state| state.value.recovering) => Some(leader.not_before),
+                None if self.absent().next().is_some() => Some(leader.not_before),
                 None => leader.next_lagging(log.end(), self.config.lag_time_max_ms, self.isr()),
             },
             RoleState::Follower(follower) => match follower.step {
@@ -374,11 +381,15 @@ impl Replica {
                 lead.pending.take_if(|pending| pending.expected_version < state.version);
                 let previous_isr = previous.map_or_else(Vec::new, |previous| previous.value.isr);
                 self.reassign_followers(now, log, &previous_isr);
+                self.consider_shrink(now, log);
             }
             (_, Some(id)) if id == me && state.value.isr.contains(&me) => self.lead(now, log),
             (RoleState::Follower(follow), Some(id)) if follow.leader == id && follow.epoch == leader_epoch => {}
             (_, Some(id)) if id != me && assignment.contains(&me) => self.follow(now, log, id, leader_epoch),
-            _ => self.go_offline(None),
+            _ => {
+                self.go_offline(None);
+                self.consider_publish(log);
+            }
         }
     }
 
@@ -413,7 +424,34 @@ impl Replica {
         if state.value.recovering {
             self.propose(now, None, |state| state.recovering = false);
         }
+        self.consider_shrink(now, log);
         self.consider_flush(now, log);
+    }
+
+    /// Says how far the log goes where that decides who leads: nobody does, so it stays as it is until somebody does, and
+    /// this member is doubtful. What is said must hold after a power cut too: whoever is elected for it is the whole ISR.
+    fn consider_publish(&mut self, log: &dyn LogView) {
+        let Some(state) = self.state.as_ref().map(|state| &state.value) else { return };
+        let said = (self.config.broker_epoch, state.leader_epoch);
+        let asked = state.leader.is_none() && state.doubtful.contains(&self.config.me);
+        let offline = matches!(self.role, RoleState::Offline(None)) && self.session == Session::Live;
+        if !asked || !offline || self.published == Some(said) {
+            return;
+        }
+        if log.flushed() < log.end() {
+            if !self.flush_running {
+                self.flush_running = true;
+                self.outputs.push_back(Output::Flush);
+            }
+            return;
+        }
+        self.published = Some(said);
+        self.outputs.push_back(Output::PublishEnd(PublishedEnd {
+            life: said.0,
+            leader_epoch: said.1,
+            last_epoch: log.latest_epoch(),
+            log_end: log.end(),
+        }));
     }
 
     /// The log has records (or a leadership) of this epoch or a later one that this process did not write. Records of
@@ -490,6 +528,7 @@ impl Replica {
         if matches!(&self.role, RoleState::Follower(follower) if follower.step == FollowerStep::Flushing) {
             self.fetch_on(now, log);
         }
+        self.consider_publish(log);
         self.consider_flush(now, log);
     }
 
@@ -557,6 +596,16 @@ impl Replica {
 
     fn isr(&self) -> &[BrokerId] {
         self.state.as_ref().map_or(&[], |state| &state.value.isr)
+    }
+
+    /// The other members that need not be waited for: those that stopped uncleanly since they came in, and those that are
+    /// not registered. As long as we are not ourselves, as far as we know, nothing is known of who is.
+    fn absent(&self) -> impl Iterator<Item = BrokerId> {
+        let (me, known) = (self.config.me, self.live.contains_key(&self.config.me));
+        let state = self.state.as_ref().map(|state| &state.value);
+        let members = state.into_iter().flat_map(|state| state.isr.iter().map(|id| (*id, state.is_whole(*id))));
+        let absent = move |(id, whole): &(BrokerId, bool)| !whole || (known && !self.live.contains_key(id));
+        members.filter(move |(id, _)| *id != me).filter(absent).map(|(id, _)| id)
     }
 
     fn needed_in_sync(&self) -> usize {

@@ -31,12 +31,22 @@ pub struct PartitionState {
     pub leader: Option<BrokerId>,
     /// Grows with every election.
     pub leader_epoch: LeaderEpoch,
-    /// The in-sync replicas. The last one stays when it dies: only it may lead again.
+    /// The in-sync replicas. Only a leader takes members out, dead ones too; an election leaves all of them in.
     pub isr: Vec<BrokerId>,
+    /// The members of the ISR that stopped uncleanly since they came in: each may lack the end of what it acknowledged. A
+    /// leader takes them out of the ISR, and they join again like any other replica.
+    pub doubtful: Vec<BrokerId>,
     /// The epoch of the controller that held the last election.
     pub controller_epoch: i32,
     /// The leader came out of an unclean election and has not settled yet (Kafka's `leader_recovery_state` 1).
     pub recovering: bool,
+}
+
+impl PartitionState {
+    /// Whether this broker is in the ISR and has all that it acknowledged.
+    pub fn is_whole(&self, id: BrokerId) -> bool {
+        self.isr.contains(&id) && !self.doubtful.contains(&id)
+    }
 }
 
 /// A value with the version the store gave it: a write that expects another version fails.

@@ -25,6 +25,7 @@ pub(super) fn image() -> MetadataImage {
                 leader_epoch: LeaderEpoch(epoch),
                 isr: [1, 2].map(BrokerId).to_vec(),
                 controller_epoch: 1,
+                doubtful: Vec::new(),
                 recovering: false,
             },
             version: 3,

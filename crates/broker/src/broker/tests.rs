@@ -24,6 +24,7 @@ fn image(id: TopicId, in_sync: &[&[i32]]) -> MetadataImage {
             leader_epoch: LeaderEpoch(0),
             isr: isr.iter().copied().map(BrokerId).collect(),
             controller_epoch: 1,
+            doubtful: Vec::new(),
             recovering: false,
         };
         PartitionImage { assignment: vec![BrokerId(1), BrokerId(2)], state: Versioned { value, version: 0 } }

@@ -46,6 +46,7 @@ enum Key {
     Config(Arc<str>),
     State(Arc<str>, i32),
     Offline,
+    Ends,
 }
 
 impl Key {
@@ -59,12 +60,13 @@ impl Key {
             Self::Config(name) => znodes::topic_config_path(name),
             Self::State(name, partition) => znodes::state_path(name, *partition),
             Self::Offline => znodes::OFFLINE_REPLICAS.to_owned(),
+            Self::Ends => znodes::PUBLISHED_ENDS.to_owned(),
         }
     }
 
     fn kind(&self) -> Watch {
         match self {
-            Self::Brokers | Self::Topics | Self::Offline => Watch::Children,
+            Self::Brokers | Self::Topics | Self::Offline | Self::Ends => Watch::Children,
             _ => Watch::Data,
         }
     }
@@ -149,7 +151,7 @@ impl Agent {
         if let Some(endpoint) = self.endpoint.clone()
             && self.registered_in != Some(session)
         {
-            // After an expiry the logs are whole, so there is no in-sync set to leave.
+            // After an expiry the logs are whole, so there is nothing to doubt.
             self.register(session, &endpoint, LastStop::Clean).await.map_err(|error| match error {
                 JoinError::Store(failure) => failure,
                 error => {
@@ -210,12 +212,13 @@ impl Agent {
     ) -> Result<BrokerEpoch, JoinError> {
         let (id, store) = (self.config.id, self.store.clone());
         if last_stop == LastStop::Unclean {
-            membership::leave_in_sync_replicas(&*store, id, &self.view.image).await?;
+            // At once, so that it leads no more; and again when no leader can take it in any more for what it fetched in
+            // its former life.
+            membership::mark_doubtful(&*store, id, &self.view.image).await?;
+            membership::wait_for_former_life(&*store, id, self.config.registration_timeout_ms).await?;
+            membership::mark_doubtful(&*store, id, &self.view.image).await?;
         }
         let epoch = membership::register(&*store, id, endpoint, self.config.registration_timeout_ms).await?;
-        if last_stop == LastStop::Unclean {
-            membership::leave_in_sync_replicas(&*store, id, &self.view.image).await?;
-        }
         if let Some(shared) = self.shared.upgrade() {
             shared.announce_offline().await?;
         }
@@ -286,7 +289,7 @@ impl View {
     async fn reload(&mut self) -> Result<(), StoreFailure> {
         self.created.clear();
         self.image = MetadataImage { cluster_id: self.image.cluster_id.clone(), ..MetadataImage::default() };
-        for key in [Key::Controller, Key::Brokers, Key::Topics, Key::Offline] {
+        for key in [Key::Controller, Key::Brokers, Key::Topics, Key::Offline, Key::Ends] {
             self.refresh(key).await?;
         }
         Ok(())
@@ -382,12 +385,27 @@ impl View {
                 let names = self.children(&key).await?;
                 let mut offline = BTreeSet::new();
                 for name in &names {
-                    let Some((id, _, partition)) = znodes::parse_offline_name(name) else { continue };
+                    let Some((id, _, partition)) = znodes::parse_replica_name(name) else { continue };
                     let node = self.store.read(&format!("{}/{name}", key.path())).await?;
                     let parsed = node.and_then(|node| understood(znodes::parse_offline(name, &node.data)));
                     offline.extend(parsed.map(|(topic, _)| (topic, partition, id)));
                 }
                 self.image.offline = offline;
+            }
+            Key::Ends => {
+                let names = self.children(&key).await?;
+                let mut ends = BTreeMap::new();
+                for some in names.chunks(IN_FLIGHT) {
+                    let readings: Vec<_> =
+                        some.iter().map(|name| self.store.read(&format!("{}/{name}", key.path()))).collect();
+                    for (name, reading) in some.iter().zip(readings) {
+                        let node = reading.await?;
+                        let Some((id, _, partition)) = znodes::parse_replica_name(name) else { continue };
+                        let parsed = node.and_then(|node| understood(znodes::parse_end(name, &node.data)));
+                        ends.extend(parsed.map(|(topic, end)| ((topic, partition, id), end)));
+                    }
+                }
+                self.image.ends = ends;
             }
         }
         Ok(())

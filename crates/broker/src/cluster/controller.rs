@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use highwater_replication::{BrokerId, Commit, CommitResult, Controller, Election, PartitionFacts, PartitionState};
-use highwater_storage::TopicPartition;
+use highwater_replication::{
+    BrokerId, Commit, CommitResult, Controller, Election, PartitionFacts, PartitionState, PublishedEnd,
+};
+use highwater_storage::{TopicId, TopicPartition};
 use tokio::sync::watch;
 
 use super::agent::IN_FLIGHT;
@@ -34,6 +36,9 @@ pub(super) struct Controlling {
     session: watch::Receiver<SessionState>,
     shared: Weak<Shared>,
 }
+
+/// How far logs go, by topic, partition and broker.
+type Ends = BTreeMap<(TopicId, i32, BrokerId), PublishedEnd>;
 
 /// One term as controller.
 struct Term {
@@ -220,6 +225,7 @@ impl Sight {
             self.controller.set_brokers(&live);
         }
         self.controller.set_failed(failed(image));
+        let said = topics_with_news(&before.ends, &image.ends);
         for (name, topic) in &before.topics {
             let after = image.topics.get(name);
             let kept = after.filter(|after| after.id == topic.id).map_or(0, |after| after.partitions.len());
@@ -228,7 +234,8 @@ impl Sight {
             }
         }
         for (name, topic) in &image.topics {
-            if before.topics.get(name).is_some_and(|known| Arc::ptr_eq(known, topic)) {
+            let unchanged = before.topics.get(name).is_some_and(|known| Arc::ptr_eq(known, topic));
+            if unchanged && !said.contains(&topic.id) {
                 continue;
             }
             let unclean_elections = unclean_allowed(topic, self.unclean_default);
@@ -237,6 +244,7 @@ impl Sight {
                     assignment: partition.assignment.clone(),
                     state: Some(partition.state.clone()).filter(|_| partition.is_set_up()),
                     unclean_elections,
+                    ends: ends_of(image, topic.id, number),
                 };
                 self.controller.set_partition(TopicPartition::new(name.clone(), number), facts);
             }
@@ -269,6 +277,23 @@ fn failed(image: &MetadataImage) -> BTreeMap<TopicPartition, BTreeSet<BrokerId>>
     failed
 }
 
+/// The topics of which a replica says something else than before of how far its log goes.
+fn topics_with_news(before: &Ends, now: &Ends) -> BTreeSet<TopicId> {
+    if before == now {
+        return BTreeSet::new();
+    }
+    let news = |one: &Ends, other: &Ends| {
+        let differs = |(key, end): &(&(TopicId, i32, BrokerId), &PublishedEnd)| other.get(key) != Some(*end);
+        one.iter().filter(differs).map(|(key, _)| key.0).collect::<BTreeSet<_>>()
+    };
+    news(before, now).union(&news(now, before)).copied().collect()
+}
+
+fn ends_of(image: &MetadataImage, topic: TopicId, partition: i32) -> BTreeMap<BrokerId, PublishedEnd> {
+    let all = (topic, partition, BrokerId(i32::MIN))..=(topic, partition, BrokerId(i32::MAX));
+    image.ends.range(all).map(|((_, _, id), end)| (*id, *end)).collect()
+}
+
 fn unclean_allowed(topic: &TopicImage, default: bool) -> bool {
     topic.config.get("unclean.leader.election.enable").map_or(default, |value| value == "true")
 }
@@ -284,6 +309,10 @@ fn note(commit: &Commit) {
         ),
         Election::LeaderLost => tracing::warn!(
             %partition, epoch = %leader_epoch, in_sync = ?isr, "no in-sync replica lives: nobody leads until one returns"
+        ),
+        Election::Recovered { ends } => tracing::warn!(
+            %partition, leader, epoch = %leader_epoch, ?ends,
+            "all in-sync replicas stopped uncleanly: the one whose log has most leads"
         ),
         why => tracing::info!(%partition, leader, epoch = %leader_epoch, in_sync = ?isr, ?why, "elected"),
     }
@@ -309,6 +338,7 @@ mod tests {
                 leader_epoch: LeaderEpoch(0),
                 isr: vec![BrokerId(1)],
                 controller_epoch: 1,
+                doubtful: Vec::new(),
                 recovering: false,
             };
             let config = unclean.map(|value| ("unclean.leader.election.enable".to_owned(), value.to_owned()));

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, Versioned};
+use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, PublishedEnd, Versioned};
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use super::agent::{Agent, Command};
+use super::agent::{Agent, Command, IN_FLIGHT};
 use super::producer_ids::ProducerIds;
 use super::store::{read, read_topic, read_versioned_state};
 use super::{
@@ -145,6 +145,9 @@ pub(super) struct Shared {
     /// Announcements of failed replicas, by path: made again in each new session.
     offline: Mutex<BTreeMap<String, Bytes>>,
     announcing: tokio::sync::Mutex<()>,
+    /// What is still to be told of the ends of this broker's logs, by path.
+    ends: Mutex<BTreeMap<String, Bytes>>,
+    publishing: tokio::sync::Mutex<()>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -178,6 +181,42 @@ impl Shared {
     }
 }
 
+impl Shared {
+    fn ends(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the ends that are to be told, many in one commit. What was not written is to be told still.
+    async fn publish_some_ends(&self) -> Result<(), StoreFailure> {
+        let some: Vec<(String, Bytes)> = {
+            let mut ends = self.ends();
+            std::iter::from_fn(|| ends.pop_first()).take(IN_FLIGHT).collect()
+        };
+        let written = self.write_ends(&some).await;
+        if written.is_err() {
+            let mut ends = self.ends();
+            for (path, data) in some {
+                // Unless there is something newer to say.
+                ends.entry(path).or_insert(data);
+            }
+        }
+        written
+    }
+
+    async fn write_ends(&self, ends: &[(String, Bytes)]) -> Result<(), StoreFailure> {
+        let readings: Vec<_> = ends.iter().map(|(path, _)| self.store.read(path)).collect();
+        let mut ops = Vec::with_capacity(ends.len());
+        for ((path, data), reading) in ends.iter().zip(readings) {
+            // Watched is the set of nodes, so a new one takes the old one's place.
+            let said = reading.await?.map(|node| Op::Delete { path: path.clone(), version: Some(node.version) });
+            ops.extend(said);
+            ops.push(Op::CreateEphemeral { path: path.clone(), data: data.clone() });
+        }
+        self.store.commit(ops).await?;
+        Ok(())
+    }
+}
+
 impl fmt::Debug for ClusterHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClusterHandle")
@@ -204,6 +243,8 @@ impl ClusterHandle {
             commands,
             offline: Mutex::new(BTreeMap::new()),
             announcing: tokio::sync::Mutex::default(),
+            ends: Mutex::new(BTreeMap::new()),
+            publishing: tokio::sync::Mutex::default(),
             tasks: Mutex::new(Vec::new()),
         });
         let (loaded, is_loaded) = oneshot::channel();
@@ -214,8 +255,8 @@ impl ClusterHandle {
         Ok(Self { shared })
     }
 
-    /// Announces this broker, and again by itself whenever its session expired. After an unclean stop it first leaves
-    /// the in-sync replicas of each partition that has another live member.
+    /// Announces this broker, and again by itself whenever its session expired. After an unclean stop it first marks itself
+    /// doubtful in each partition whose in-sync replicas it belongs to.
     pub async fn register(&self, endpoint: Endpoint, last_stop: LastStop) -> Result<BrokerEpoch, JoinError> {
         let (answer, answered) = oneshot::channel();
         let command = Command::Register { endpoint, last_stop, answer };
@@ -335,6 +376,27 @@ impl ClusterHandle {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         // A lost session: whoever registers again announces them.
+    }
+
+    /// Notes how far the log of this broker's replica goes, for [`Self::publish_ends`] to tell the controller.
+    pub fn note_end(&self, partition: &TopicPartition, topic_id: TopicId, end: PublishedEnd) {
+        let path = znodes::end_path(self.id(), &partition.topic, partition.partition);
+        self.shared.ends().insert(path, znodes::encode_end(topic_id, &end));
+    }
+
+    /// Tells the controller what was noted, as long as this session lives: the replicas say it again in the next.
+    pub async fn publish_ends(&self) {
+        let _turn = self.shared.publishing.lock().await;
+        while !self.shared.ends().is_empty() {
+            match self.shared.publish_some_ends().await {
+                Ok(()) => {}
+                Err(StoreFailure::SessionLost) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot tell how far the logs go, trying again");
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
     }
 
     /// A producer id that was never given out before, by any broker of this cluster.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, Versioned};
+use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd, Versioned};
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 
 /// Brokers, topics and who leads what. Topics that did not change are shared between successive images
@@ -22,6 +22,8 @@ pub struct MetadataImage {
     pub by_id: BTreeMap<TopicId, Arc<TopicImage>>,
     /// Replicas on live brokers whose log has failed: they can neither lead nor be in sync.
     pub offline: BTreeSet<(TopicId, i32, BrokerId)>,
+    /// How far the logs of replicas go that stopped uncleanly, by topic, partition and broker.
+    pub ends: BTreeMap<(TopicId, i32, BrokerId), PublishedEnd>,
 }
 
 /// A live broker.
@@ -47,6 +49,7 @@ impl PartitionImage {
             leader_epoch: LeaderEpoch::NONE,
             isr: Vec::new(),
             controller_epoch: 0,
+            doubtful: Vec::new(),
             recovering: false,
         };
         Self { assignment, state: Versioned { value, version: -1 } }
@@ -101,6 +104,13 @@ impl MetadataImage {
     /// The live brokers with their epochs, as the replication layer wants them.
     pub fn live_brokers(&self) -> BTreeMap<BrokerId, BrokerEpoch> {
         self.brokers.values().map(|broker| (broker.id, broker.epoch)).collect()
+    }
+
+    /// The live brokers whose log of this partition has not failed.
+    pub fn live_with_logs(&self, topic: TopicId, partition: i32) -> BTreeMap<BrokerId, BrokerEpoch> {
+        let mut live = self.live_brokers();
+        live.retain(|id, _| !self.offline.contains(&(topic, partition, *id)));
+        live
     }
 
     /// Puts a topic in, replacing one of the same name.

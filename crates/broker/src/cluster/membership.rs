@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, return_unclean};
+use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, return_doubtful};
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::time::Instant;
 
-use super::store::read_versioned_state;
-use super::znodes::{self, BROKER_IDS, TopicNode};
+use super::agent::IN_FLIGHT;
+use super::znodes::{self, TopicNode};
 use super::{
     ClusterConfig, CommitCause, Coordination, Endpoint, JoinError, MetadataImage, Op, StoreFailure, Watch, admin,
     unix_ms,
@@ -96,6 +96,7 @@ async fn take_over(store: &dyn Coordination, me: BrokerId, found: Vec<FoundParti
                 leader_epoch: LeaderEpoch(found.last_epoch.0.max(0)),
                 isr: vec![me],
                 controller_epoch: 0,
+                doubtful: Vec::new(),
                 recovering: false,
             };
             ops.push(Op::Create { path: znodes::state_path(name, number), data: znodes::encode_state(&state) });
@@ -147,46 +148,84 @@ pub(super) async fn register(
     }
 }
 
-/// What a broker does that may lack what it acknowledged, before it registers and once more right after: of two brokers
-/// that boot at once neither saw the other live the first time.
-///
-/// It leaves the in-sync replicas of each partition that has another live one; what it writes otherwise, and why, is
-/// [`return_unclean`]'s to say. `image` only tells which partitions can be concerned: their states are read afresh.
-pub(super) async fn leave_in_sync_replicas(
+/// Waits until the registration of an earlier life of this broker has expired, if there is one.
+pub(super) async fn wait_for_former_life(
+    store: &dyn Coordination,
+    id: BrokerId,
+    timeout_ms: u64,
+) -> Result<(), JoinError> {
+    let path = znodes::broker_path(id);
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+    loop {
+        let changed = store.watch(&path, Watch::Data);
+        if store.read(&path).await.map_err(StoreFailure::from)?.is_none() {
+            return Ok(());
+        }
+        if tokio::time::timeout_at(deadline, changed).await.is_err() {
+            return Err(JoinError::DuplicateBroker { id, waited_ms: timeout_ms });
+        }
+    }
+}
+
+/// What a broker does that may lack what it acknowledged, before it registers: it says so in the state of each of its
+/// partitions. What it writes, and why, is [`return_doubtful`]'s to say. `image` only tells which partitions can be
+/// concerned: their states are read afresh.
+pub(super) async fn mark_doubtful(
     store: &dyn Coordination,
     me: BrokerId,
     image: &MetadataImage,
 ) -> Result<(), StoreFailure> {
-    let mut left = 0;
+    let mut due = Vec::new();
     for topic in image.topics.values() {
         for (number, partition) in (0..).zip(&topic.partitions) {
-            let mine = partition.assignment.contains(&me) || partition.state.value.isr.contains(&me);
-            if mine && leave_one(store, me, &TopicPartition::new(topic.name.clone(), number)).await? {
-                left += 1;
+            if partition.assignment.contains(&me) || partition.state.value.isr.contains(&me) {
+                due.push(TopicPartition::new(topic.name.clone(), number));
             }
         }
     }
-    if left > 0 {
-        tracing::info!(broker = %me, partitions = left, "stopped uncleanly before: left their in-sync replicas");
+    let mut marked = 0;
+    while !due.is_empty() {
+        let mut again = Vec::new();
+        for some in due.chunks(IN_FLIGHT) {
+            marked += mark_some(store, me, some, &mut again).await?;
+        }
+        due = again;
+    }
+    if marked > 0 {
+        tracing::info!(broker = %me, partitions = marked, "stopped uncleanly before: their logs may lack records");
     }
     Ok(())
 }
 
-async fn leave_one(store: &dyn Coordination, me: BrokerId, of: &TopicPartition) -> Result<bool, StoreFailure> {
-    let path = znodes::state_path(&of.topic, of.partition);
-    loop {
-        let Some(stored) = read_versioned_state(store, of).await? else { return Ok(false) };
-        let live = store.children(BROKER_IDS).await?;
-        let Some(state) = return_unclean(me, &stored.value, |id| live.contains(&id.to_string())) else {
-            return Ok(false);
-        };
-        let data = znodes::encode_state(&state);
-        match store.commit(vec![Op::Set { path: path.clone(), data, version: Some(stored.version) }]).await {
-            Ok(_) => return Ok(stored.value.isr.contains(&me) && !state.isr.contains(&me)),
-            Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Missing) => {}
+/// Gives how many are marked now that were not. Those whose state was written by somebody else meanwhile go to `again`.
+async fn mark_some(
+    store: &dyn Coordination,
+    me: BrokerId,
+    some: &[TopicPartition],
+    again: &mut Vec<TopicPartition>,
+) -> Result<usize, StoreFailure> {
+    // All are on their way before the first is awaited: they share the store's syncs.
+    let path = |of: &TopicPartition| znodes::state_path(&of.topic, of.partition);
+    let readings: Vec<_> = some.iter().map(|of| store.read(&path(of))).collect();
+    let mut writes = Vec::new();
+    for (of, reading) in some.iter().zip(readings) {
+        let Some(node) = reading.await? else { continue };
+        let stored = znodes::parse_state(&of.topic, of.partition, &node.data)?;
+        if let Some(state) = return_doubtful(me, &stored) {
+            let data = znodes::encode_state(&state);
+            let commit = store.commit(vec![Op::Set { path: path(of), data, version: Some(node.version) }]);
+            writes.push((of, state.doubtful != stored.doubtful, commit));
+        }
+    }
+    let mut marked = 0;
+    for (of, marks, commit) in writes {
+        match commit.await {
+            Ok(_) => marked += usize::from(marks),
+            Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Missing) => again.push(of.clone()),
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(marked)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use highwater_replication::{BrokerEpoch, BrokerId, PartitionState};
-use highwater_storage::{LeaderEpoch, TopicId};
+use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd};
+use highwater_storage::{LeaderEpoch, Offset, TopicId};
 use serde_json::{Map, Value, json};
 
 use super::BrokerInfo;
@@ -28,8 +28,17 @@ pub const CLUSTER_ID: &str = "/cluster/id";
 pub const PRODUCER_ID_BLOCK: &str = "/latest_producer_id_block";
 
 /// The nodes that are there before anything else, parents first.
-pub const ROOTS: [&str; 7] =
-    ["/brokers", BROKER_IDS, TOPICS, "/config", TOPIC_CONFIGS, "/cluster", "/offline_replicas"];
+pub const ROOTS: [&str; 9] = [
+    "/brokers",
+    BROKER_IDS,
+    TOPICS,
+    "/config",
+    TOPIC_CONFIGS,
+    "/cluster",
+    OFFLINE_REPLICAS,
+    "/highwater",
+    PUBLISHED_ENDS,
+];
 
 /// More partitions of one topic are refused: a hostile or mistaken count must not make a node of megabytes.
 pub const PARTITIONS_MAX: i32 = 50_000;
@@ -37,6 +46,10 @@ pub const PARTITIONS_MAX: i32 = 50_000;
 /// Where replicas whose log has failed are announced, one ephemeral node each. Ours: Kafka tells its controller by
 /// `/log_dir_event_notification`, which names a broker and leaves it to ask.
 pub const OFFLINE_REPLICAS: &str = "/offline_replicas";
+
+/// Where replicas that stopped uncleanly say how far their logs go while nobody leads, one ephemeral node each. Ours: Kafka
+/// elects one of them without asking.
+pub const PUBLISHED_ENDS: &str = "/highwater/ends";
 
 /// A value that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -181,6 +194,9 @@ pub fn encode_state(state: &PartitionState) -> Bytes {
     if let (true, Some(fields)) = (state.recovering, value.as_object_mut()) {
         fields.insert("leader_recovery_state".to_owned(), json!(1));
     }
+    if let (false, Some(fields)) = (state.doubtful.is_empty(), value.as_object_mut()) {
+        fields.insert("doubtful".to_owned(), json!(state.doubtful.iter().map(|id| id.0).collect::<Vec<_>>()));
+    }
     to_bytes(&value)
 }
 
@@ -198,6 +214,8 @@ pub fn parse_state(topic: &str, partition: i32, data: &[u8]) -> Result<Partition
         leader_epoch: LeaderEpoch(number("leader_epoch")?),
         controller_epoch: number("controller_epoch")?,
         isr: fields.get("isr").and_then(brokers).ok_or_else(|| bad(&path, "isr is no list of brokers"))?,
+        // Ours; a program that does not know it writes states without.
+        doubtful: fields.get("doubtful").and_then(brokers).unwrap_or_default(),
         recovering: fields.get("leader_recovery_state").and_then(Value::as_i64) == Some(1),
     })
 }
@@ -288,8 +306,13 @@ pub fn offline_path(broker: BrokerId, topic: &str, partition: i32) -> String {
     format!("{OFFLINE_REPLICAS}/{broker}.{partition}.{topic}")
 }
 
-/// Broker, topic and partition of an announcement's name.
-pub fn parse_offline_name(name: &str) -> Option<(BrokerId, &str, i32)> {
+/// `/highwater/ends/<broker>.<partition>.<topic>`
+pub fn end_path(broker: BrokerId, topic: &str, partition: i32) -> String {
+    format!("{PUBLISHED_ENDS}/{broker}.{partition}.{topic}")
+}
+
+/// Broker, topic and partition of the name of an announcement or a published end.
+pub fn parse_replica_name(name: &str) -> Option<(BrokerId, &str, i32)> {
     let (broker, rest) = name.split_once('.')?;
     let (partition, topic) = rest.split_once('.')?;
     Some((BrokerId(broker.parse().ok()?), topic, partition.parse().ok()?))
@@ -307,6 +330,39 @@ pub fn parse_offline(name: &str, data: &[u8]) -> Result<(TopicId, LeaderEpoch), 
     let id = fields.get("topic_id").and_then(Value::as_str).and_then(|id| id.parse().ok());
     let epoch = fields.get("leader_epoch").and_then(Value::as_i64).and_then(|epoch| i32::try_from(epoch).ok());
     id.zip(epoch).map(|(id, epoch)| (id, LeaderEpoch(epoch))).ok_or_else(|| bad(&path, "topic_id or leader_epoch"))
+}
+
+/// How far a log goes, of which topic by its id.
+pub fn encode_end(id: TopicId, end: &PublishedEnd) -> Bytes {
+    to_bytes(&json!({
+        "version": 1,
+        "topic_id": id.to_string(),
+        "broker_epoch": end.life.0,
+        "leader_epoch": end.leader_epoch.0,
+        "last_epoch": end.last_epoch.0,
+        "log_end": end.log_end.0,
+    }))
+}
+
+/// How far a log goes, of which topic by its id.
+pub fn parse_end(name: &str, data: &[u8]) -> Result<(TopicId, PublishedEnd), BadNode> {
+    let path = format!("{PUBLISHED_ENDS}/{name}");
+    let fields = object(&path, data)?;
+    let number = |name: &str| {
+        fields.get(name).and_then(Value::as_i64).ok_or_else(|| bad(&path, &format!("{name} is no number")))
+    };
+    let epoch = |name: &str| {
+        let epoch = i32::try_from(number(name)?).map_err(|_| bad(&path, &format!("{name} is no epoch")))?;
+        Ok(LeaderEpoch(epoch))
+    };
+    let id = fields.get("topic_id").and_then(Value::as_str).and_then(|id| id.parse().ok());
+    let end = PublishedEnd {
+        life: BrokerEpoch(number("broker_epoch")?),
+        leader_epoch: epoch("leader_epoch")?,
+        last_epoch: epoch("last_epoch")?,
+        log_end: Offset(number("log_end")?),
+    };
+    Ok((id.ok_or_else(|| bad(&path, "topic_id is no topic id"))?, end))
 }
 
 fn to_bytes(value: &Value) -> Bytes {
@@ -345,6 +401,7 @@ mod tests {
             leader_epoch: LeaderEpoch(7),
             isr: vec![BrokerId(2), BrokerId(1)],
             controller_epoch: 3,
+            doubtful: Vec::new(),
             recovering: false,
         }
     }
@@ -371,9 +428,20 @@ mod tests {
 
     #[test]
     fn every_encoder_agrees_with_its_parser() {
+        let end = PublishedEnd {
+            life: BrokerEpoch(1 << 40),
+            leader_epoch: LeaderEpoch(7),
+            last_epoch: LeaderEpoch::NONE,
+            log_end: Offset(1 << 41),
+        };
+        let id = TopicId([3; 16]);
+        assert_eq!(parse_end("1.0.t", &encode_end(id, &end)), Ok((id, end)));
+        assert!(parse_end("1.0.t", br#"{"topic_id": "AAAAAAAAAAAAAAAAAAAAAA", "broker_epoch": 1}"#).is_err());
+
         let mut recovering = state();
         (recovering.leader, recovering.recovering) = (None, true);
-        for state in [state(), recovering] {
+        let doubtful = PartitionState { doubtful: vec![BrokerId(1)], ..state() };
+        for state in [state(), recovering, doubtful] {
             assert_eq!(parse_state("t", 0, &encode_state(&state)), Ok(state));
         }
         let topic = TopicNode {
@@ -401,7 +469,7 @@ mod tests {
 
         let path = offline_path(BrokerId(1), "a.b-1", 4);
         let name = path.rsplit('/').next().unwrap();
-        assert_eq!(parse_offline_name(name), Some((BrokerId(1), "a.b-1", 4)));
+        assert_eq!(parse_replica_name(name), Some((BrokerId(1), "a.b-1", 4)));
         let offline = encode_offline(TopicId([3; 16]), LeaderEpoch(2));
         assert_eq!(parse_offline(name, &offline), Ok((TopicId([3; 16]), LeaderEpoch(2))));
     }
@@ -448,6 +516,6 @@ mod tests {
         }
         assert!(parse_controller_epoch(b"one").is_err());
         assert!(parse_producer_id_block(br#"{"block_end":"-1"}"#).is_err());
-        assert_eq!(parse_offline_name("1.x"), None);
+        assert_eq!(parse_replica_name("1.x"), None);
     }
 }

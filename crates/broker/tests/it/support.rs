@@ -168,6 +168,11 @@ impl<'a> Client<'a> {
             let part = &response.responses[0].partitions[0];
             assert_eq!(part.error_code, 0);
             let bytes = part.records.clone().expect("never null");
+            if bytes.is_empty() && part.high_watermark == -1 {
+                // A leader that was elected just now does not know yet.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                continue;
+            }
             if bytes.is_empty() {
                 assert_eq!(from, part.high_watermark);
                 return records;

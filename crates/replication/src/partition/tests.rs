@@ -34,6 +34,7 @@ fn led_by(partition: &mut Partition, leader: BrokerId, epoch: i32, isr: &[Broker
         leader_epoch: LeaderEpoch(epoch),
         isr: isr.to_vec(),
         controller_epoch: 1,
+        doubtful: Vec::new(),
         recovering: false,
     };
     partition.apply_state(NOW, &Versioned { value: state, version: i64::from(epoch) }, &[ME, OTHER]);

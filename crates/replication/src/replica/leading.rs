@@ -148,9 +148,15 @@ impl Replica {
         let RoleState::Leader(leader) = &mut self.role else { return };
         leader.forget_lagging(now, self.config.lag_time_max_ms, isr);
         let RoleState::Leader(leader) = &self.role else { return };
-        let lagging = leader.lagging(now, log.end(), self.config.lag_time_max_ms, self.isr());
-        if !lagging.is_empty() {
-            self.propose(now, None, |state| state.isr.retain(|id| !lagging.contains(id)));
+        let mut leaving = leader.lagging(now, log.end(), self.config.lag_time_max_ms, self.isr());
+        // That we live and lead is what neither the controller knows nor a broker that stopped uncleanly: only by our own
+        // write is it sure that somebody is there who has everything.
+        leaving.extend(self.absent());
+        if !leaving.is_empty() {
+            self.propose(now, None, |state| {
+                state.isr.retain(|id| !leaving.contains(id));
+                state.doubtful.retain(|id| !leaving.contains(id));
+            });
         }
     }
 }

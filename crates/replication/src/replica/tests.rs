@@ -38,6 +38,7 @@ fn state(leader: i32, epoch: i32, isr: &[i32]) -> PartitionState {
         leader_epoch: LeaderEpoch(epoch),
         isr: ids(isr),
         controller_epoch: 1,
+        doubtful: Vec::new(),
         recovering: false,
     }
 }

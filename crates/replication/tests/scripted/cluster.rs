@@ -52,6 +52,7 @@ pub(crate) fn led_by(partition: &mut Partition, leader: i32, epoch: i32, isr: &[
         leader_epoch: LeaderEpoch(epoch),
         isr: isr.iter().copied().map(BrokerId).collect(),
         controller_epoch: 1,
+        doubtful: Vec::new(),
         recovering: false,
     };
     partition.apply_state(NOW, &Versioned { value: state, version: i64::from(epoch) }, &[1, 2, 3].map(BrokerId));

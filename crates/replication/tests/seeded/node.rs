@@ -12,7 +12,7 @@ use highwater_storage::{Log, Offset, OpenHints, ReadLimit, TopicPartition};
 
 use crate::plan::{Mutant, Plan};
 use crate::random::Random;
-use crate::truth::Mirror;
+use crate::truth::{Mirror, Truth};
 
 const DIR: &str = "/books-0";
 
@@ -86,6 +86,17 @@ impl Node {
             paused_until: 0,
             cut_off_until: 0,
         }
+    }
+
+    /// What recovery would find, with the disk left as it is.
+    pub(crate) fn on_disk(&self, plan: &Plan, truth: &mut Truth) -> Mirror {
+        let copy = self.fs.process_crash_image();
+        let (log, _) = Log::open_with(Arc::new(copy), Path::new(DIR), plan.log(), OpenHints::default())
+            .expect("a log that recovers");
+        let mut mirror = Mirror::default();
+        mirror.forget(log.start().0);
+        mirror.read_on(log.start().0, log.end().0, &log.reader(), truth);
+        mirror
     }
 
     /// Opens the log and starts. The store's state comes later.

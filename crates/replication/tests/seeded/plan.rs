@@ -16,6 +16,9 @@ pub(crate) enum Promise {
     /// beside which another in-sync one is whole. Nothing acknowledged is lost. (An ISR that has shrunk to one replica is
     /// a failure that is not over: were its power cut, only a record of former members, as in KIP-966, would help.)
     PowerCuts,
+    /// Power cuts of all three at once, any number at any time, without syncs, and kills besides. Nothing is lost that
+    /// the disk of any in-sync replica still holds after the cut.
+    PowerCutsOfAll,
     /// Kills and power cuts at any time, unclean elections allowed. Only that replicas end up equal is promised.
     Nothing,
 }
@@ -29,6 +32,12 @@ pub(crate) enum Mutant {
     MinimumOverTheLeader,
     /// A broker that stopped uncleanly registers as if it held all it acknowledged.
     ReturnsAsIfClean,
+    /// Of doubtful members the controller elects the first, and not the one that has most.
+    ElectsTheFirst,
+    /// The controller takes what a broker published in an earlier life for what it has.
+    TrustsFormerLives,
+    /// The controller takes members out of the ISR whose sessions are over, whether a leader lives or not.
+    DropsTheDead,
     /// Replicas count what they wrote although the promise is about what they flushed.
     CountsUnflushed,
     /// Followers say that they have one record more than they do.
@@ -65,6 +74,7 @@ impl Plan {
         let promise = match mutant {
             Some(Mutant::ReturnsAsIfClean | Mutant::VouchesForAll) => Promise::PowerCuts,
             Some(Mutant::CountsUnflushed) => Promise::SyncedPowerCuts,
+            Some(Mutant::ElectsTheFirst | Mutant::TrustsFormerLives | Mutant::DropsTheDead) => Promise::PowerCutsOfAll,
             Some(_) => Promise::Kills,
             None => random.pick(&[
                 Promise::Kills,
@@ -73,7 +83,8 @@ impl Plan {
                 Promise::SyncedPowerCuts,
                 Promise::PowerCuts,
                 Promise::PowerCuts,
-                Promise::PowerCuts,
+                Promise::PowerCutsOfAll,
+                Promise::PowerCutsOfAll,
                 Promise::Nothing,
             ]),
         };

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, Versioned};
+use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, PublishedEnd, Versioned};
 
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     pub(crate) state: Option<Versioned<PartitionState>>,
     pub(crate) live: BTreeMap<BrokerId, BrokerEpoch>,
+    /// How far the logs of doubtful members go; each entry goes with the session that wrote it.
+    pub(crate) ends: BTreeMap<BrokerId, PublishedEnd>,
+    /// What each broker said last, in whichever life: for a controller that makes mistakes.
+    pub(crate) former_ends: BTreeMap<BrokerId, PublishedEnd>,
     /// The epoch of the controller in office; commits of others fail.
     pub(crate) controller_epoch: i32,
     pub(crate) registrations: i64,
@@ -44,6 +48,12 @@ impl Store {
         }
         assert!(self.commit(Some(expected), proposed), "the version was checked");
         IsrDecision::Committed(self.state.clone().expect("just written"))
+    }
+
+    /// A session is over.
+    pub(crate) fn forget(&mut self, id: BrokerId) {
+        self.live.remove(&id);
+        self.ends.remove(&id);
     }
 
     pub(crate) fn register(&mut self, id: BrokerId) -> BrokerEpoch {

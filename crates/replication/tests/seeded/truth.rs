@@ -13,10 +13,10 @@
 //!
 //! The first and the fourth hold unconditionally, the others within the promise of the run: not after an unclean election.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use highwater_replication::Partition;
-use highwater_storage::{Offset, ReadLimit, batches};
+use highwater_storage::{LogReader, Offset, ReadLimit, batches};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -38,6 +38,9 @@ pub(crate) struct Truth {
     identity: BTreeMap<(i64, i32), (u64, i32)>,
     committed: BTreeMap<i64, Entry>,
     acknowledged: BTreeMap<i64, u64>,
+    /// What was committed and is lost. A replica outside of the ISR may have it still, below the high watermark that it
+    /// has heard of.
+    struck: BTreeSet<(i64, i32)>,
     /// Retention has deleted up to here in some log.
     deleted_below: i64,
 }
@@ -53,7 +56,11 @@ impl Mirror {
 
     /// Reads what the log has that is not known here yet.
     pub(crate) fn follow(&mut self, partition: &Partition, truth: &mut Truth) {
-        let (start, end) = (partition.log().start().0, partition.log().end().0);
+        let log = partition.log();
+        self.read_on(log.start().0, log.end().0, &partition.reader(), truth);
+    }
+
+    pub(crate) fn read_on(&mut self, start: i64, end: i64, reader: &LogReader, truth: &mut Truth) {
         if end < self.end() || start > self.end() || start < self.start {
             self.forget(start);
         }
@@ -63,7 +70,7 @@ impl Mirror {
         }
         while self.end() < end {
             let from = self.end();
-            let fetched = partition.reader().read(Offset(from), ReadLimit::bytes(1 << 20)).expect("a readable log");
+            let fetched = reader.read(Offset(from), ReadLimit::bytes(1 << 20)).expect("a readable log");
             assert!(fetched.next.0 > from, "the log ends at {end} and gives nothing at {from}");
             let known = self.entries.len();
             for batch in batches(&fetched.bytes) {
@@ -111,8 +118,10 @@ impl Truth {
         while mirror.compared < high_watermark {
             let offset = mirror.compared;
             let entry = mirror.at(offset).expect("the high watermark is within the log");
-            let known = *self.committed.entry(offset).or_insert(entry);
-            assert_eq!(known, entry, "offset {offset} is committed twice");
+            if !self.struck.contains(&(offset, entry.epoch)) {
+                let known = *self.committed.entry(offset).or_insert(entry);
+                assert_eq!(known, entry, "offset {offset} is committed twice");
+            }
             mirror.compared += 1;
         }
     }
@@ -149,6 +158,23 @@ impl Truth {
         for (offset, entry) in self.committed.range(mirror.start..) {
             assert_eq!(mirror.at(*offset), Some(*entry), "{whose} lacks offset {offset}, which is committed");
         }
+    }
+
+    /// Of the in-sync replicas' logs this is what is left. Whatever none of them holds is lost, and was not promised: the
+    /// number of those records.
+    pub(crate) fn strike_what_none_holds(&mut self, left: &[Mirror]) -> u64 {
+        let before = self.acknowledged.len() + self.committed.len();
+        // What a log has deleted by age it had.
+        let held = |offset: i64, is: &dyn Fn(Entry) -> bool| {
+            left.iter().any(|log| offset < log.start || log.at(offset).is_some_and(is))
+        };
+        self.acknowledged.retain(|offset, payload| held(*offset, &|entry| entry.payload == *payload));
+        let struck = &mut self.struck;
+        self.committed.retain(|offset, known| {
+            let held = held(*offset, &|entry| entry == *known);
+            held || !struck.insert((*offset, known.epoch))
+        });
+        (before - self.acknowledged.len() - self.committed.len()) as u64
     }
 
     pub(crate) fn committed_below(&self) -> i64 {

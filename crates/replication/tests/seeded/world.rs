@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use highwater_replication::{
     Acks, BrokerEpoch, BrokerId, Commit, CommitResult, Controller, CutReason, Effect, Election, FetchError,
     FetchFailure, FetchReply, FetchRequest, FetchedRecords, Fetcher, Isolation, IsrDecision, ListedOffset,
-    PartitionFacts, PartitionState, Produced, Role, Versioned, WaitToken, Which, return_unclean,
+    PartitionFacts, PartitionState, Produced, PublishedEnd, Role, Versioned, WaitToken, Which, return_doubtful,
 };
 use highwater_storage::{
     BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, LeaderEpoch, Offset, Record, TopicPartition, WorkJob,
@@ -42,6 +42,7 @@ enum Event {
     FlushRuns(Box<FlushJob>),
     WorkRuns(Box<WorkJob>),
     ProposalArrives(Proposal),
+    EndArrives(PublishedEnd),
     Decided {
         proposal: u64,
         decision: IsrDecision,
@@ -95,6 +96,9 @@ pub(crate) struct Counts {
     pub(crate) power_cuts: u64,
     pub(crate) elections: u64,
     pub(crate) unclean: u64,
+    pub(crate) recovered: u64,
+    pub(crate) power_cuts_of_all: u64,
+    pub(crate) struck: u64,
     pub(crate) joins: u64,
     pub(crate) shrinks: u64,
     pub(crate) cuts: u64,
@@ -108,7 +112,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// What every run of many seeds must have seen.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 14] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 17] {
         [
             ("acknowledged", self.acknowledged),
             ("consumed", self.consumed),
@@ -116,6 +120,9 @@ impl Counts {
             ("power cuts", self.power_cuts),
             ("elections", self.elections),
             ("unclean elections", self.unclean),
+            ("elections by what is left", self.recovered),
+            ("power cuts of all", self.power_cuts_of_all),
+            ("records that no disk held", self.struck),
             ("joins", self.joins),
             ("shrinks", self.shrinks),
             ("cuts", self.cuts),
@@ -134,6 +141,9 @@ impl Counts {
         self.power_cuts += other.power_cuts;
         self.elections += other.elections;
         self.unclean += other.unclean;
+        self.recovered += other.recovered;
+        self.power_cuts_of_all += other.power_cuts_of_all;
+        self.struck += other.struck;
         self.joins += other.joins;
         self.shrinks += other.shrinks;
         self.cuts += other.cuts;
@@ -164,7 +174,8 @@ pub(crate) struct World {
     in_doubt: Option<(ProduceId, i64)>,
     sequence: u64,
     consumer: Consumer,
-    live_changed_at: i64,
+    /// Acknowledged records were lost, as this run may.
+    struck: bool,
     healed: bool,
     pub(crate) counts: Counts,
     pub(crate) trace: Option<String>,
@@ -197,7 +208,7 @@ impl World {
             in_doubt: None,
             sequence: 0,
             consumer: Consumer::default(),
-            live_changed_at: EPOCH_MS,
+            struck: false,
             healed: false,
             counts: Counts::default(),
             trace: traced.then(String::new),
@@ -345,6 +356,7 @@ impl World {
             }
             Event::FlushRuns(job) => running.partition.flushed(now, job.run()),
             Event::ProposalArrives(proposal) => self.proposal_arrives(node, proposal),
+            Event::EndArrives(end) => self.end_arrives(node, end),
             Event::Decided { proposal, decision } => running.partition.isr_decided(now, proposal, decision),
             Event::StateSeen(state) => self.state_seen(node, &state),
             Event::LiveSeen(live) => running.partition.apply_live_brokers(now, &live),
@@ -360,7 +372,6 @@ impl World {
                     return self.schedule(20, node, Event::Registers);
                 }
                 let session = self.store.register(self.nodes[node].id);
-                self.live_changed_at = self.now;
                 let running = self.nodes[node].running.as_mut().expect("it runs");
                 running.session = session;
                 running.partition.registered(now, session);
@@ -427,6 +438,12 @@ impl World {
                         self.schedule(after, node, Event::ProposalArrives(proposal));
                     }
                 }
+                Effect::PublishEnd(end) => {
+                    // One that does not reach the store is sent again.
+                    let lost = !self.healed && self.random.one_in(self.plan.lost_one_in);
+                    let after = self.latency() + if lost { 100 } else { 0 };
+                    self.schedule(after, node, Event::EndArrives(end));
+                }
                 Effect::Fetch(plan) => {
                     self.fetches += 1;
                     let number = self.fetches;
@@ -457,7 +474,7 @@ impl World {
                     let lost = cut.to.0 < cut.high_watermark
                         && !matches!(cut.why, CutReason::LeaderStartsAbove(_) | CutReason::UncleanElection);
                     assert!(
-                        !lost || !self.loses_nothing() || self.nodes[node].damaged,
+                        !lost || !self.loses_nothing() || self.nodes[node].damaged || self.struck,
                         "node {} cut committed records: {cut:?}",
                         node + 1
                     );
@@ -531,8 +548,9 @@ impl World {
     fn is_settled(&self) -> bool {
         let Some(state) = &self.store.state else { return false };
         // Where records get lost, the producer's next one is refused for ever: it misses its predecessor.
-        let in_doubt = self.in_doubt.is_some() && self.loses_nothing();
-        if state.value.isr.len() != NODES || in_doubt || state.value.recovering {
+        let in_doubt = self.in_doubt.is_some() && self.loses_nothing() && !self.struck;
+        let settled = state.value.isr.len() == NODES && state.value.doubtful.is_empty() && !state.value.recovering;
+        if !settled || in_doubt {
             return false;
         }
         let mut ends = BTreeSet::new();
@@ -567,6 +585,9 @@ impl World {
             self.truth.holds_everything(&format!("node {}", node.id), &running.mirror);
         }
         assert!(self.truth.committed_below() <= stored[0].len() as i64 + start, "committed records are gone");
+        if self.struck {
+            return;
+        }
         // The idempotent producer's records are there once each and in order.
         let numbers = stored[0].iter().flatten().filter(|entry| entry.payload >> 63 == 1);
         let numbers: Vec<u64> = numbers.map(|entry| entry.payload & !(1 << 63)).collect();

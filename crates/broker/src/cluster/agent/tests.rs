@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use highwater_replication::{IsrDecision, PartitionState};
+use highwater_replication::{IsrDecision, PartitionState, PublishedEnd};
 use highwater_storage::TopicPartition;
 
 use super::*;
@@ -77,7 +77,8 @@ async fn three_brokers_elect_re_elect_and_return() {
         assert!(Arc::ptr_eq(image.topic("t").unwrap(), image.topic_by_id(created.id).unwrap()));
     }
 
-    // The leader falls silent without a goodbye: it leaves the ISR and the next one in the assignment leads.
+    // The leader falls silent without a goodbye: the next one in the assignment leads. To take the dead one out of the ISR
+    // is its matter.
     let killed = members.remove(1);
     assert_eq!(killed.handle.id(), BrokerId(2));
     killed.handle.abandon();
@@ -85,16 +86,17 @@ async fn three_brokers_elect_re_elect_and_return() {
     for member in &members {
         let image = see(&member.handle, led_by("t", 3)).await;
         let state = state_of(&image, "t").value;
-        assert_eq!((state.leader_epoch.0, state.isr.clone()), (1, vec![BrokerId(3), BrokerId(1)]));
+        assert_eq!((state.leader_epoch.0, state.isr.len()), (1, 3));
         assert!(!image.brokers.contains_key(&BrokerId(2)));
     }
 
-    // It returns: a later life, not in the ISR, and the leader stays.
+    // It returns: a later life, doubtful, and the leader stays.
     let first_epoch = image.brokers[&BrokerId(2)].epoch;
     members.push(join(&store, 2, LastStop::Unclean).await);
     let image = see(&members[0].handle, |image| image.brokers.len() == 3).await;
     assert!(image.brokers[&BrokerId(2)].epoch > first_epoch);
-    assert_eq!(state_of(&image, "t").value.leader, Some(BrokerId(3)));
+    let state = state_of(&image, "t").value;
+    assert_eq!((state.leader, state.doubtful), (Some(BrokerId(3)), vec![BrokerId(2)]));
 
     // Whoever is controller says goodbye: another one takes over at once, with a higher epoch, and works.
     let at = members.iter().position(|member| Some(member.handle.id()) == members[0].handle.image().controller);
@@ -206,14 +208,17 @@ async fn a_replica_whose_log_failed_hands_over() {
     see(&members[0].handle, led_by("t", 1)).await;
     members[0].handle.report_offline(&TopicPartition::new("t", 0), id, highwater_storage::LeaderEpoch(0)).await;
     let image = see(&members[2].handle, led_by("t", 2)).await;
-    assert_eq!(state_of(&image, "t").value.isr, [BrokerId(2)]);
     assert!(image.offline.contains(&(id, 0, BrokerId(1))));
-    // And the leader cannot take it back in.
-    let stored = state_of(&image, "t");
-    let grown = PartitionState { isr: vec![BrokerId(2), BrokerId(1)], ..stored.value.clone() };
+    assert_eq!(image.live_with_logs(id, 0).into_keys().collect::<Vec<_>>(), [2, 3].map(BrokerId));
+    // The new leader takes it out, and cannot take it back in.
+    let of = TopicPartition::new("t", 0);
+    let led = state_of(&image, "t");
+    let alone = PartitionState { isr: vec![BrokerId(2)], ..led.value.clone() };
+    let decision = members[1].handle.propose_state(&of, id, led.version, &alone, None).await;
+    let IsrDecision::Committed(stored) = decision else { panic!("{decision:?}") };
+    let grown = PartitionState { isr: vec![BrokerId(2), BrokerId(1)], ..alone };
     see(&members[1].handle, |image| !image.offline.is_empty()).await;
-    let decision =
-        members[1].handle.propose_state(&TopicPartition::new("t", 0), id, stored.version, &grown, None).await;
+    let decision = members[1].handle.propose_state(&of, id, stored.version, &grown, None).await;
     assert_eq!(decision, IsrDecision::Refused);
 }
 
@@ -346,8 +351,28 @@ async fn the_last_in_sync_replica_leads_again_when_it_returns() {
     let image = see(&members[0].handle, |image| state_of(image, "t").value.leader.is_none()).await;
     assert_eq!(state_of(&image, "t").value.isr, [BrokerId(3)]);
     let before = state_of(&image, "t").value.leader_epoch;
-    let _back = join(&store, 3, LastStop::Unclean).await;
+    let back = join(&store, 3, LastStop::Unclean).await;
+    // It may have lost something, so it says first how far its log goes. In an earlier life, or of an earlier state, that
+    // does not count.
+    let image = see(&members[0].handle, |image| !state_of(image, "t").value.doubtful.is_empty()).await;
+    let (id, leader_epoch) = (image.topic("t").unwrap().id, state_of(&image, "t").value.leader_epoch);
+    let of = TopicPartition::new("t", 0);
+    let end = PublishedEnd {
+        life: image.brokers[&BrokerId(3)].epoch,
+        leader_epoch,
+        last_epoch: highwater_storage::LeaderEpoch(0),
+        log_end: highwater_storage::Offset(5),
+    };
+    let former = PublishedEnd { life: BrokerEpoch(0), ..end };
+    back.handle.note_end(&of, id, former);
+    back.handle.publish_ends().await;
+    let image = see(&members[0].handle, |image| image.ends.len() == 1).await;
+    assert_eq!(image.ends[&(id, 0, BrokerId(3))], former);
+    assert_eq!(state_of(&image, "t").value.leader, None);
+    back.handle.note_end(&of, id, end);
+    back.handle.publish_ends().await;
     let image = see(&members[0].handle, led_by("t", 3)).await;
+    assert!(state_of(&image, "t").value.doubtful.is_empty());
     assert!(state_of(&image, "t").value.leader_epoch > before);
 }
 

@@ -537,6 +537,28 @@ fn an_unclean_election_is_recorded_and_settled() {
     assert_eq!(rig.replica.next_deadline(&rig.log), None);
 }
 
+/// That a whole leader is there is what a member that stopped uncleanly waits for: it is taken out at once, and comes in
+/// again when it has caught up.
+#[test]
+fn a_leader_takes_doubtful_members_out() {
+    let mut rig = Rig::leading(0, 1, &[1, 2, 3]);
+    rig.append(4);
+    rig.fetch(2, 4);
+    rig.fetch(3, 4);
+    rig.state(PartitionState { doubtful: ids(&[3]), ..state(1, 1, &[1, 2, 3]) });
+    let proposal = rig.proposed().unwrap();
+    assert_eq!(proposal.2, state(1, 1, &[1, 2]), "however well it was caught up in its former life");
+    assert_eq!(rig.replica.maximal_isr(), ids(&[1, 2, 3]), "until then it counts");
+    rig.decide(proposal.0, IsrDecision::Refused);
+    assert_eq!(rig.replica.next_deadline(&rig.log), Some(TimestampMs(500)));
+    rig.tick(500);
+    let proposal = rig.proposed().unwrap();
+    rig.commit(proposal);
+    assert_eq!((rig.isr(), rig.replica.next_deadline(&rig.log)), (ids(&[1, 2]), None));
+    rig.fetch(3, 4);
+    assert_eq!(rig.proposed().unwrap().2, state(1, 1, &[1, 2, 3]), "and nobody is doubtful");
+}
+
 #[test]
 fn no_leader_not_assigned_and_not_in_its_own_isr_are_offline() {
     for wrong in [state(-1, 2, &[1]), state(9, 2, &[9]), state(1, 2, &[2])] {

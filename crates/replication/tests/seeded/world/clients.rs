@@ -174,6 +174,11 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
+    /// What lay above is lost, and the one who runs all this knows.
+    pub(super) fn forget_above(&mut self, committed_below: i64) {
+        (self.at, self.told) = (self.at.min(committed_below), 0);
+    }
+
     /// What is committed ends here, the leader says; -1 if it does not know yet.
     fn told(&mut self, offset: Offset, what: &str) {
         if offset.0 >= 0 {

@@ -27,6 +27,18 @@ impl World {
         self.schedule(after, node, Event::Decided { proposal: number, decision });
     }
 
+    /// A doubtful member says what it has. It goes with the session that says it, like its registration.
+    pub(super) fn end_arrives(&mut self, node: usize, end: PublishedEnd) {
+        let id = self.nodes[node].id;
+        if self.nodes[node].cut_off_until > self.now {
+            return self.schedule(20, node, Event::EndArrives(end));
+        }
+        if self.store.live.get(&id) == Some(&end.life) {
+            self.store.ends.insert(id, end);
+            self.store.former_ends.insert(id, end);
+        }
+    }
+
     /// The store's watches fire, each broker's in its own time.
     pub(super) fn store_changed(&mut self) {
         if let Some(state) = self.store.state.clone() {
@@ -81,12 +93,12 @@ impl World {
         running.partition.apply_state(at(self.now), &state, &assignment());
     }
 
-    /// Invariant I3 at each new ISR: all members that have not lost power hold the same committed records.
+    /// Invariant I3 at each new ISR: all members that are whole hold the same committed records.
     pub(super) fn check_members(&self, state: &PartitionState) {
         if !self.loses_nothing() {
             return;
         }
-        for node in self.nodes.iter().filter(|node| state.isr.contains(&node.id) && !node.damaged) {
+        for node in self.nodes.iter().filter(|node| state.is_whole(node.id) && !node.damaged) {
             if let Some(running) = &node.running {
                 self.truth.holds_everything(&format!("member {}", node.id), &running.mirror);
             }
@@ -102,10 +114,24 @@ impl World {
             self.controller = Controller::new(self.store.controller_epoch);
         }
         self.controller.set_brokers(&self.store.live);
+        let mut ends = self.store.ends.clone();
+        match self.plan.mutant {
+            Some(Mutant::ElectsTheFirst) => ends.values_mut().for_each(|end| end.log_end = Offset(0)),
+            Some(Mutant::TrustsFormerLives) => {
+                ends = self.store.former_ends.clone();
+                let (live, state) = (&self.store.live, self.store.state.as_ref());
+                for (id, end) in &mut ends {
+                    end.life = live.get(id).copied().unwrap_or(end.life);
+                    end.leader_epoch = state.map_or(end.leader_epoch, |state| state.value.leader_epoch);
+                }
+            }
+            _ => {}
+        }
         let facts = PartitionFacts {
             assignment: assignment(),
             state: self.store.state.clone(),
             unclean_elections: self.plan.promise == Promise::Nothing,
+            ends,
         };
         self.controller.set_partition(topic_partition(), facts);
         if self.random.one_in(4) {
@@ -117,13 +143,18 @@ impl World {
         }
     }
 
-    pub(super) fn commit_arrives(&mut self, controller_epoch: i32, commit: Commit) {
+    pub(super) fn commit_arrives(&mut self, controller_epoch: i32, mut commit: Commit) {
         if controller_epoch != self.store.controller_epoch {
             return;
+        }
+        if self.plan.mutant == Some(Mutant::DropsTheDead) && commit.state.leader.is_some() {
+            commit.state.isr.retain(|id| self.store.live.contains_key(id));
+            commit.state.doubtful.retain(|id| self.store.live.contains_key(id));
         }
         let result = if self.store.commit(commit.expected_version, commit.state.clone()) {
             self.counts.elections += u64::from(commit.why == Election::Elected);
             self.counts.unclean += u64::from(matches!(commit.why, Election::Unclean { .. }));
+            self.counts.recovered += u64::from(matches!(commit.why, Election::Recovered { .. }));
             self.store_changed();
             CommitResult::Committed(self.store.state.as_ref().expect("just written").version)
         } else {

@@ -13,6 +13,7 @@ impl World {
         let until = self.now + self.random.between(20, 500);
         match self.random.below(8) {
             0 | 1 => self.stop(node),
+            2 if self.plan.promise == Promise::PowerCutsOfAll => self.power_cut_of_all(),
             2 => self.power_cut(node),
             3 => {
                 self.note(&format!("{} pauses until {}", node + 1, until - EPOCH_MS));
@@ -78,32 +79,54 @@ impl World {
         if self.plan.promise == Promise::PowerCuts && !self.another_is_whole(node) {
             return;
         }
+        self.loses_power(node);
+        self.nodes[node].damaged = self.plan.promise == Promise::PowerCuts || self.plan.promise == Promise::Nothing;
+    }
+
+    fn loses_power(&mut self, node: usize) {
         self.note(&format!("{} loses power", node + 1));
         self.counts.power_cuts += 1;
-        let session = self.session_of(node).expect("it runs");
+        let session = self.session_of(node);
         drop(self.nodes[node].running.take());
         let images = self.nodes[node].fs.images(5, self.random.next());
         let image = usize::try_from(self.random.below(images.len() as u64)).expect("an index");
         self.nodes[node].fs = images.into_iter().nth(image).expect("there is one");
-        self.goes_down(node, session, false);
-        self.nodes[node].damaged = self.plan.promise == Promise::PowerCuts || self.plan.promise == Promise::Nothing;
+        if let Some(session) = session {
+            self.goes_down(node, session, false);
+        }
+    }
+
+    /// All lose power at the same moment, those too whose process does not run: what they have not synced is gone.
+    pub(super) fn power_cut_of_all(&mut self) {
+        self.counts.power_cuts_of_all += 1;
+        for node in 0..NODES {
+            self.loses_power(node);
+            self.nodes[node].damaged = true;
+        }
+        let members = self.store.state.as_ref().map_or_else(Vec::new, |state| state.value.isr.clone());
+        let disks: Vec<_> = self.nodes.iter().filter(|node| members.contains(&node.id)).collect();
+        let left: Vec<_> = disks.iter().map(|node| node.on_disk(&self.plan, &mut Truth::default())).collect();
+        let struck = self.truth.strike_what_none_holds(&left);
+        if struck > 0 {
+            self.note(&format!("{struck} records are on no disk any more"));
+            self.counts.struck += struck;
+            self.struck = true;
+            self.consumer.forget_above(self.truth.committed_below());
+        }
     }
 
     /// Whether a committed in-sync replica other than this one lives with all its data, and will still count as in sync
-    /// when this one is gone: without one, what is acknowledged may be on this broker alone. (A session that ended a
-    /// moment ago is a failure that is not over yet: the controller may be about to take that broker out of the ISR.)
+    /// when this one is gone: without one, what is acknowledged may be on this broker alone.
     pub(super) fn another_is_whole(&self, node: usize) -> bool {
         let Some(state) = &self.store.state else { return true };
-        let decided = self.now - self.live_changed_at > CONTROL_MS;
-        let written = !self.queue.values().any(|(_, _, event)| matches!(event, Event::CommitArrives(..)));
         let whole = |(other, broker): (usize, &Node)| {
             other != node
-                && state.value.isr.contains(&broker.id)
+                && state.value.is_whole(broker.id)
                 && self.store.live.contains_key(&broker.id)
                 && broker.running.is_some()
                 && !broker.damaged
         };
-        decided && written && self.nodes.iter().enumerate().any(whole)
+        self.nodes.iter().enumerate().any(whole)
     }
 
     pub(super) fn goes_down(&mut self, node: usize, session: BrokerEpoch, clean: bool) {
@@ -134,8 +157,7 @@ impl World {
         if self.store.live.get(&self.nodes[node].id) != Some(&session) {
             return;
         }
-        self.store.live.remove(&self.nodes[node].id);
-        self.live_changed_at = self.now;
+        self.store.forget(self.nodes[node].id);
         self.note(&format!("the session of {} ends", node + 1));
         self.store_changed();
         if self.session_of(node) == Some(session) {
@@ -149,7 +171,7 @@ impl World {
         if self.nodes[node].running.is_some() {
             return;
         }
-        self.leave_if_unclean(node);
+        self.mark_if_unclean(node);
         let after = self.random.between(1, 40);
         self.schedule(after, node, Event::Starts);
     }
@@ -158,9 +180,9 @@ impl World {
         if self.nodes[node].life != life || self.nodes[node].running.is_some() {
             return;
         }
+        // While its former session lived it may have been taken in again for what it fetched then.
+        self.mark_if_unclean(node);
         let session = self.store.register(self.nodes[node].id);
-        self.live_changed_at = self.now;
-        self.leave_if_unclean(node);
         self.nodes[node].start(&self.plan, session);
         self.nodes[node].damaged = false;
         self.note(&format!("{} starts", node + 1));
@@ -171,13 +193,13 @@ impl World {
         self.settle(node);
     }
 
-    pub(super) fn leave_if_unclean(&mut self, node: usize) {
+    pub(super) fn mark_if_unclean(&mut self, node: usize) {
         if self.nodes[node].stopped_clean || self.plan.mutant == Some(Mutant::ReturnsAsIfClean) {
             return;
         }
         let Some(stored) = self.store.state.clone() else { return };
-        if let Some(left) = return_unclean(self.nodes[node].id, &stored.value, |id| self.store.live.contains_key(&id)) {
-            assert!(self.store.commit(Some(stored.version), left), "nobody else writes meanwhile");
+        if let Some(state) = return_doubtful(self.nodes[node].id, &stored.value) {
+            assert!(self.store.commit(Some(stored.version), state), "nobody else writes meanwhile");
             self.store_changed();
         }
     }

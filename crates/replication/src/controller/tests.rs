@@ -1,0 +1,302 @@
+//! Tables of elections.
+
+use super::*;
+
+fn ids(numbers: &[i32]) -> Vec<BrokerId> {
+    numbers.iter().copied().map(BrokerId).collect()
+}
+
+fn live(numbers: &[i32]) -> BTreeMap<BrokerId, BrokerEpoch> {
+    numbers.iter().map(|id| (BrokerId(*id), BrokerEpoch(i64::from(*id) * 10))).collect()
+}
+
+fn state(leader: i32, epoch: i32, isr: &[i32]) -> PartitionState {
+    PartitionState {
+        leader: (leader >= 0).then_some(BrokerId(leader)),
+        leader_epoch: LeaderEpoch(epoch),
+        isr: ids(isr),
+        controller_epoch: 1,
+        doubtful: Vec::new(),
+        recovering: false,
+    }
+}
+
+fn facts(version: i64, state: PartitionState) -> PartitionFacts {
+    PartitionFacts {
+        assignment: ids(&[1, 2, 3]),
+        state: Some(Versioned { value: state, version }),
+        unclean_elections: false,
+        ends: BTreeMap::new(),
+    }
+}
+
+fn partition() -> TopicPartition {
+    TopicPartition::new("t", 0)
+}
+
+/// A controller in epoch 7 that has seen these brokers and this partition, and its only commit.
+fn controller(brokers: &[i32], facts: PartitionFacts) -> (Controller, Option<Commit>) {
+    let mut controller = Controller::new(7);
+    controller.set_brokers(&live(brokers));
+    controller.set_partition(partition(), facts);
+    let commit = controller.poll_commit();
+    assert_eq!(controller.poll_commit(), None);
+    (controller, commit)
+}
+
+/// Facts 13.7 (90, 91, 96), 8.13: state and live brokers before; leader, epoch, ISR after.
+#[test]
+fn elections_table() {
+    use Election::{Elected, LeaderLost};
+    type Row<'a> = (&'a str, PartitionState, &'a [i32], Option<(PartitionState, Election)>);
+    let table: &[Row<'_>] = &[
+        ("all live", state(1, 4, &[1, 2, 3]), &[1, 2, 3], None),
+        ("the leader dies (90)", state(1, 4, &[2, 3, 1]), &[2, 3], Some((state(2, 5, &[2, 3, 1]), Elected))),
+        ("in assignment order", state(1, 4, &[1, 3, 2]), &[2, 3], Some((state(2, 5, &[1, 3, 2]), Elected))),
+        ("the first live one is not in sync", state(1, 4, &[1, 3]), &[2, 3], Some((state(3, 5, &[1, 3]), Elected))),
+        ("a member dies (96): the leader takes it out", state(1, 4, &[1, 2, 3]), &[1, 3], None),
+        ("a replica outside of the ISR dies", state(1, 4, &[1, 2]), &[1, 2], None),
+        ("the last member dies (91)", state(1, 4, &[1]), &[2, 3], Some((state(-1, 5, &[1]), LeaderLost))),
+        ("all die at once", state(1, 4, &[1, 2]), &[3], Some((state(-1, 5, &[1, 2]), LeaderLost))),
+        ("still nobody", state(-1, 5, &[1]), &[2, 3], None),
+        ("the last member returns (91)", state(-1, 5, &[1]), &[1, 2], Some((state(1, 6, &[1]), Elected))),
+        ("one of the last returns", state(-1, 5, &[1, 2]), &[2], Some((state(2, 6, &[1, 2]), Elected))),
+        ("the preferred leader is not in sync (92)", state(2, 4, &[2]), &[1, 2], None),
+    ];
+    for (name, before, brokers, expected) in table {
+        let (_, commit) = controller(brokers, facts(8, before.clone()));
+        let expected = expected.clone().map(|(state, why)| Commit {
+            topic_partition: partition(),
+            expected_version: Some(8),
+            state: PartitionState { controller_epoch: 7, ..state },
+            why,
+        });
+        assert_eq!(commit, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_new_partition_starts_with_whoever_lives() {
+    let new = PartitionFacts { state: None, ..facts(0, state(1, 0, &[])) };
+    let (_, commit) = controller(&[3, 2], new.clone());
+    let commit = commit.unwrap();
+    assert_eq!((commit.expected_version, commit.why), (None, Election::Created));
+    assert_eq!(commit.state, PartitionState { controller_epoch: 7, ..state(2, 0, &[2, 3]) });
+    let (mut controller, commit) = controller(&[9], new);
+    assert_eq!(commit, None, "nobody to hold it yet");
+    controller.set_brokers(&live(&[3]));
+    assert_eq!(controller.poll_commit().unwrap().state.isr, ids(&[3]));
+}
+
+#[test]
+fn an_unclean_election_only_where_allowed_and_recorded() {
+    let allowed = PartitionFacts { unclean_elections: true, ..facts(8, state(-1, 5, &[1])) };
+    let (_, commit) = controller(&[3, 2], allowed.clone());
+    let commit = commit.unwrap();
+    assert_eq!(commit.why, Election::Unclean { abandoned: ids(&[1]) });
+    assert_eq!(commit.state, PartitionState { controller_epoch: 7, recovering: true, ..state(2, 6, &[2]) });
+    let clean = PartitionFacts { state: Some(Versioned { value: state(1, 5, &[1, 3]), version: 8 }), ..allowed };
+    let (_, commit) = controller(&[2, 3], clean);
+    assert_eq!(commit.unwrap().why, Election::Elected, "a member lives: nothing unclean about it");
+}
+
+/// A broker that died and came back between two looks and has not marked itself is whole: it goes on.
+#[test]
+fn a_new_life_is_no_reason_for_an_election() {
+    let (mut controller, _) = controller(&[1, 2, 3], facts(8, state(1, 4, &[1, 2, 3])));
+    let mut brokers = live(&[1, 2, 3]);
+    brokers.insert(BrokerId(1), BrokerEpoch(99));
+    controller.set_brokers(&brokers);
+    assert_eq!(controller.poll_commit(), None);
+    controller.set_partition(partition(), facts(9, doubtful(state(-1, 5, &[1, 2, 3]), &[1])));
+    let expected = doubtful(state(2, 6, &[1, 2, 3]), &[1]);
+    assert_eq!(controller.poll_commit().unwrap().state, PartitionState { controller_epoch: 7, ..expected });
+}
+
+#[test]
+fn one_commit_at_a_time_and_conflicts_decide_anew() {
+    let (mut controller, commit) = controller(&[2, 3], facts(8, state(1, 4, &[1, 2, 3])));
+    let commit = commit.unwrap();
+    controller.set_brokers(&live(&[3]));
+    assert_eq!(controller.poll_commit(), None, "the first is under way");
+    controller.committed(&commit, &CommitResult::Unknown);
+    controller.retry();
+    assert_eq!(controller.poll_commit().as_ref(), Some(&commit));
+    // The leader's own change was first.
+    controller.committed(&commit, &CommitResult::Conflict);
+    controller.set_partition(partition(), facts(9, state(1, 4, &[1, 3])));
+    let commit = controller.poll_commit().unwrap();
+    assert_eq!((commit.expected_version, &commit.state.isr), (Some(9), &ids(&[1, 3])));
+    assert_eq!((commit.state.leader, commit.state.leader_epoch), (Some(BrokerId(3)), LeaderEpoch(5)));
+    // What is older than we know is no news.
+    controller.set_partition(partition(), facts(8, state(1, 4, &[1, 2, 3])));
+    controller.committed(&commit, &CommitResult::Committed(10));
+    assert_eq!(controller.poll_commit(), None);
+    controller.remove_partition(&partition());
+    controller.set_brokers(&live(&[1]));
+    assert_eq!(controller.poll_commit(), None);
+}
+
+#[test]
+fn a_leader_that_closed_its_log_is_replaced() {
+    let (mut controller, _) = controller(&[1, 2, 3], facts(8, state(1, 4, &[1, 2, 3])));
+    let failed =
+        |ids: &[i32]| BTreeMap::from([(partition(), ids.iter().copied().map(BrokerId).collect::<BTreeSet<_>>())]);
+    controller.set_failed(failed(&[1]));
+    let commit = controller.poll_commit().unwrap();
+    assert_eq!(commit.state, PartitionState { controller_epoch: 7, ..state(2, 5, &[1, 2, 3]) });
+    controller.committed(&commit, &CommitResult::Committed(9));
+    // Nor does it lead in a later epoch, as long as its log is closed.
+    controller.set_failed(failed(&[1, 2, 3]));
+    let commit = controller.poll_commit().unwrap();
+    assert_eq!((commit.state.leader, commit.why.clone()), (None, Election::LeaderLost));
+    controller.committed(&commit, &CommitResult::Committed(10));
+    assert_eq!(controller.poll_commit(), None);
+    controller.set_failed(failed(&[1, 3]));
+    assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(2)));
+}
+
+fn doubtful(state: PartitionState, doubtful: &[i32]) -> PartitionState {
+    PartitionState { doubtful: ids(doubtful), ..state }
+}
+
+/// What the brokers of [`live`] published, each in its present life, since nobody leads in epoch 6: broker, last epoch,
+/// log end.
+fn ends(published: &[(i32, i32, i64)]) -> BTreeMap<BrokerId, PublishedEnd> {
+    let end = |&(id, epoch, end): &(i32, i32, i64)| {
+        let life = BrokerEpoch(i64::from(id) * 10);
+        let leader_epoch = LeaderEpoch(6);
+        (BrokerId(id), PublishedEnd { life, leader_epoch, last_epoch: LeaderEpoch(epoch), log_end: Offset(end) })
+    };
+    published.iter().map(end).collect()
+}
+
+/// Decision 20: where no whole member is left, the one with most leads, once all are back.
+#[test]
+fn elections_among_doubtful_members_table() {
+    type Row<'a> = (&'a str, PartitionState, &'a [i32], &'a [(i32, i32, i64)], Option<(PartitionState, &'a str)>);
+    let all = || doubtful(state(-1, 6, &[1, 2, 3]), &[2, 3, 1]);
+    let table: &[Row<'_>] = &[
+        ("a whole leader goes on; it takes out the others", doubtful(state(1, 4, &[1, 2]), &[2]), &[1, 2], &[], None),
+        ("a dead doubtful member stays", doubtful(state(1, 4, &[1, 2]), &[2]), &[1], &[], None),
+        (
+            "a whole one is first, however little the others lost",
+            doubtful(state(-1, 4, &[1, 2, 3]), &[1, 3]),
+            &[1, 2, 3],
+            &[(1, 9, 90), (3, 9, 90)],
+            Some((doubtful(state(2, 5, &[1, 2, 3]), &[1, 3]), "elected")),
+        ),
+        (
+            "the leader dies beside a doubtful member",
+            doubtful(state(1, 4, &[1, 2]), &[2]),
+            &[2],
+            &[(2, 4, 10)],
+            Some((doubtful(state(-1, 5, &[1, 2]), &[2]), "lost")),
+        ),
+        ("a whole one is missing", doubtful(state(-1, 6, &[1, 2]), &[2]), &[2, 3], &[(2, 4, 10)], None),
+        ("a doubtful one is missing", all(), &[1, 2], &[(1, 5, 10), (2, 5, 10)], None),
+        ("one has not said yet", all(), &[1, 2, 3], &[(1, 5, 10), (2, 5, 10)], None),
+        (
+            "the highest end",
+            all(),
+            &[1, 2, 3],
+            &[(1, 5, 10), (2, 5, 12), (3, 5, 11)],
+            Some((state(2, 7, &[2]), "recovered")),
+        ),
+        (
+            "the highest epoch before the highest end",
+            all(),
+            &[1, 2, 3],
+            &[(1, 4, 20), (2, 4, 30), (3, 5, 11)],
+            Some((state(3, 7, &[3]), "recovered")),
+        ),
+        (
+            "of equal ones the first in the assignment",
+            all(),
+            &[1, 2, 3],
+            &[(1, 5, 3), (2, 5, 12), (3, 5, 12)],
+            Some((state(2, 7, &[2]), "recovered")),
+        ),
+        (
+            "nothing is left in any of them",
+            all(),
+            &[1, 2, 3],
+            &[(1, -1, 0), (2, -1, 0), (3, -1, 0)],
+            Some((state(1, 7, &[1]), "recovered")),
+        ),
+        (
+            "the last member",
+            doubtful(state(-1, 6, &[3]), &[3]),
+            &[1, 2, 3],
+            &[(1, 9, 99), (3, 5, 10)],
+            Some((state(3, 7, &[3]), "recovered")),
+        ),
+        ("what was said under an earlier leader", doubtful(state(-1, 8, &[1]), &[1]), &[1], &[(1, 5, 10)], None),
+        (
+            "with a leader that died there is one to come, in which all say it anew",
+            doubtful(state(1, 6, &[1]), &[1]),
+            &[1],
+            &[(1, 5, 10)],
+            Some((doubtful(state(-1, 7, &[1]), &[1]), "lost")),
+        ),
+    ];
+    for (name, before, brokers, published, expected) in table {
+        let facts = PartitionFacts { ends: ends(published), ..facts(8, before.clone()) };
+        let (_, commit) = controller(brokers, facts);
+        let why = |why: &Election| match why {
+            Election::Elected => "elected",
+            Election::LeaderLost => "lost",
+            Election::Recovered { ends: of } => {
+                assert!(of.keys().eq(before.isr.iter().collect::<BTreeSet<_>>()), "{name}: {of:?}");
+                "recovered"
+            }
+            other => panic!("{name}: {other:?}"),
+        };
+        let got = commit.map(|commit| (commit.state, why(&commit.why)));
+        let state = |state: &PartitionState| PartitionState { controller_epoch: 7, ..state.clone() };
+        assert_eq!(got, expected.as_ref().map(|(after, why)| (state(after), *why)), "{name}");
+    }
+}
+
+/// An end of an earlier life says nothing: what recovery found then may have been lost since.
+#[test]
+fn an_end_counts_in_the_life_that_published_it() {
+    let mut published = ends(&[(1, 5, 10), (2, 5, 12)]);
+    published.get_mut(&BrokerId(2)).unwrap().life = BrokerEpoch(19);
+    let before = doubtful(state(-1, 6, &[1, 2]), &[1, 2]);
+    let (mut controller, commit) = controller(&[1, 2], PartitionFacts { ends: published, ..facts(8, before.clone()) });
+    assert_eq!(commit, None);
+    controller.set_partition(partition(), PartitionFacts { ends: ends(&[(1, 5, 10), (2, 5, 9)]), ..facts(8, before) });
+    assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(1)));
+}
+
+/// The topic prefers to go on: at once, but with the most that there is.
+#[test]
+fn an_unclean_election_prefers_the_doubtful_member_with_most() {
+    let before = doubtful(state(-1, 6, &[1, 2, 3]), &[2, 3]);
+    for (published, leader, abandoned) in
+        [(&[(2, 5, 10), (3, 5, 11)][..], 3, [1, 2]), (&[(2, 5, 10)], 2, [1, 3]), (&[], 2, [1, 3])]
+    {
+        let facts = PartitionFacts { ends: ends(published), unclean_elections: true, ..facts(8, before.clone()) };
+        let commit = controller(&[2, 3], facts).1.unwrap();
+        assert_eq!(commit.why, Election::Unclean { abandoned: ids(&abandoned) });
+        let expected = PartitionState { controller_epoch: 7, recovering: true, ..state(leader, 7, &[leader]) };
+        assert_eq!(commit.state, expected);
+    }
+}
+
+#[test]
+fn doubtful_returns_table() {
+    type Row<'a> = (&'a str, PartitionState, Option<PartitionState>);
+    let table: &[Row<'_>] = &[
+        ("a follower", state(2, 4, &[1, 2]), Some(doubtful(state(2, 4, &[1, 2]), &[1]))),
+        ("the leader", state(1, 4, &[1, 2]), Some(doubtful(state(-1, 5, &[1, 2]), &[1]))),
+        ("the only one", state(1, 4, &[1]), Some(doubtful(state(-1, 5, &[1]), &[1]))),
+        ("after another", doubtful(state(-1, 4, &[1, 2]), &[2]), Some(doubtful(state(-1, 4, &[1, 2]), &[2, 1]))),
+        ("once more", doubtful(state(-1, 4, &[1, 2]), &[1]), None),
+        ("no member: the version moves", state(2, 4, &[2]), Some(state(2, 4, &[2]))),
+    ];
+    for (name, before, after) in table {
+        assert_eq!(return_doubtful(BrokerId(1), before), *after, "{name}");
+    }
+}
