@@ -296,7 +296,7 @@ fn a_lost_first_segment_takes_nothing_along_that_was_flushed() {
 #[test]
 fn batches_behind_damage_are_kept_where_the_log_goes_on_at_its_start() {
     // Another program's log, whose start its data root tells.
-    for (damaged, segments) in [(3, 4), (0, 4), (7, 3), (13, 2)] {
+    for damaged in [3, 0, 7, 13] {
         let fs = disk(1);
         let (mut log, _) = open(&fs, &small());
         let mut appended = Vec::new();
@@ -321,7 +321,7 @@ fn batches_behind_damage_are_kept_where_the_log_goes_on_at_its_start() {
         let kept: u64 = report.put_aside.iter().map(|aside| aside.batches).sum();
         assert_eq!(
             (i64::try_from(kept).unwrap(), report.put_aside.len()),
-            (19 - damaged, segments),
+            (19, appended.len()),
             "{:?}",
             report.put_aside
         );

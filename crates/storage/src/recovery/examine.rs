@@ -246,10 +246,8 @@ impl Examined {
     fn start_over(&mut self, log_start: Offset, reason: CutReason, keeps: bool) -> Result<(), OpenError> {
         let removed = std::mem::take(&mut self.segments);
         if keeps {
-            // What was to be copied of one of them goes with all of it.
-            self.plan.aside.retain(|aside| !removed.iter().any(|segment| Arc::ptr_eq(segment, &aside.segment)));
             for segment in &removed {
-                self.put_segment_aside(segment)?;
+                self.put_all_aside(segment)?;
             }
         }
         let bytes = removed.iter().map(|segment| segment.len()).sum();

@@ -270,6 +270,27 @@ impl Examined {
         self.put_aside_behind(segment, &mut whole(segment, &*file), 0)
     }
 
+    /// As [`Examined::put_segment_aside`], of one that may have been cut: what is behind the cut was looked at.
+    pub(super) fn put_all_aside(&mut self, segment: &Arc<Segment>) -> Result<(), OpenError> {
+        let behind = self.plan.aside.iter().position(|aside| Arc::ptr_eq(&aside.segment, segment));
+        let behind = behind.map(|at| self.plan.aside.remove(at).found);
+        let count = self.plan.aside.len();
+        self.put_segment_aside(segment)?;
+        let Some(behind) = behind else { return Ok(()) };
+        let end = behind.position + behind.bytes;
+        let found = match self.plan.aside.get(count) {
+            Some(Aside { found, .. }) => PutAside {
+                batches: found.batches + behind.batches,
+                offsets: (found.offsets.0, behind.offsets.1),
+                ..behind
+            },
+            None => behind,
+        };
+        self.plan.aside.truncate(count);
+        self.plan.aside.push(Aside { segment: segment.clone(), found: PutAside { position: 0, bytes: end, ..found } });
+        Ok(())
+    }
+
     /// Looks for intact batches in what goes, from `from` on.
     fn put_aside_behind(
         &mut self,
