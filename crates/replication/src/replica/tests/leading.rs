@@ -570,3 +570,43 @@ fn no_leader_not_assigned_and_not_in_its_own_isr_are_offline() {
         assert_eq!(rig.replica.role(), Role::Offline, "{wrong:?}");
     }
 }
+
+/// The controller keeps who is dead in the ISR; the leader takes it out without waiting for its lag.
+#[test]
+fn a_leader_takes_out_who_is_not_registered() {
+    let mut rig = Rig::leading(0, 1, &[1, 2, 3]);
+    rig.append(4);
+    rig.fetch(2, 4);
+    rig.live(&[(2, 20)]);
+    assert_eq!(rig.proposed(), None, "that we are not there ourselves tells that this is old");
+    rig.live(&[(1, 10), (2, 20)]);
+    let proposal = rig.proposed().unwrap();
+    assert_eq!(proposal.2, state(1, 1, &[1, 2]));
+    rig.commit(proposal);
+    assert_eq!(rig.hw(), 4);
+}
+
+/// While nobody leads a doubtful member says once in each life and epoch how far its log goes, after a flush.
+#[test]
+fn a_doubtful_member_publishes_its_flushed_end_while_nobody_leads() {
+    let mut rig = Rig::new(ModelLog::with_epochs(&[(1, 0)], 4));
+    rig.deferred_flush = true;
+    rig.log.append(LeaderEpoch(1), 1);
+    let published = |rig: &mut Rig| {
+        let end = |output| if let Output::PublishEnd(end) = output { Some(end.leader_epoch.0) } else { None };
+        rig.take_seen().into_iter().filter_map(end).collect::<Vec<_>>()
+    };
+    let doubtful = |leader, epoch| PartitionState { doubtful: ids(&[1]), ..state(leader, epoch, &[1, 2]) };
+    rig.state(state(-1, 2, &[1, 2]));
+    rig.state(doubtful(2, 3));
+    assert_eq!(published(&mut rig), [], "it is whole, or somebody leads");
+    rig.state(doubtful(-1, 4));
+    assert_eq!(published(&mut rig), [], "not before it is flushed");
+    rig.log.flush();
+    rig.handle(Input::Flushed);
+    assert_eq!(published(&mut rig), [4]);
+    rig.state(doubtful(-1, 4));
+    assert_eq!(published(&mut rig), [], "said already");
+    rig.state(doubtful(-1, 5));
+    assert_eq!(published(&mut rig), [5]);
+}

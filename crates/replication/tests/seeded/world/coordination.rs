@@ -33,7 +33,9 @@ impl World {
         if self.nodes[node].cut_off_until > self.now {
             return self.schedule(20, node, Event::EndArrives(end));
         }
-        if self.store.live.get(&id) == Some(&end.life) {
+        // A broker writes one after the other, and of those that wait the last.
+        let is_overtaken = self.store.ends.get(&id).is_some_and(|known| known.leader_epoch > end.leader_epoch);
+        if self.store.live.get(&id) == Some(&end.life) && !is_overtaken {
             self.store.ends.insert(id, end);
             self.store.former_ends.insert(id, end);
         }
