@@ -242,7 +242,7 @@ pub enum ProduceRefused {
 pub type ProduceResult = Result<Acknowledged, ProduceRefused>;
 
 /// A fetch that this replica, a follower, wants from its leader. One is outstanding at a time; a later one replaces it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchPlan {
     /// Whom to ask.
     pub leader: BrokerId,

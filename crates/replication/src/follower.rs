@@ -6,14 +6,14 @@ use crate::BrokerId;
 use crate::event::FetchPlan;
 
 /// This replica following a leader in one epoch.
-#[derive(Clone, Debug, Hash)]
+#[derive(Debug)]
 pub(crate) struct Follower {
     pub(crate) leader: BrokerId,
     pub(crate) epoch: LeaderEpoch,
     pub(crate) step: FollowerStep,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowerStep {
     /// This fetch is out. Replies to others are late and mean nothing.
     Fetching(FetchPlan),

@@ -9,7 +9,7 @@ use crate::quorum::smallest_end;
 use crate::{BrokerEpoch, BrokerId, PartitionState, ReplicaConfig};
 
 /// A leadership of this replica.
-#[derive(Clone, Debug, Hash)]
+#[derive(Debug)]
 pub(crate) struct Leader {
     pub(crate) epoch: LeaderEpoch,
     /// The log end when it began. A follower joins the ISR only above it: below, it may hold records of another history.
@@ -23,7 +23,7 @@ pub(crate) struct Leader {
 }
 
 /// A follower's progress, from its fetches in this leadership only: what an earlier one knew may be cut by now.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default)]
 struct Progress {
     log_end: Option<Offset>,
     /// Whether we know that what it holds below `log_end` is ours, all of it (see [`vouches`](crate::vouches)).
@@ -45,7 +45,7 @@ pub(crate) struct Shown {
 }
 
 /// A proposal on its way.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) proposal: u64,
     pub(crate) expected_version: i64,

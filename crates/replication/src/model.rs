@@ -4,7 +4,7 @@ use highwater_storage::{EpochEnd, EpochHistory, LeaderEpoch, Offset};
 
 use crate::lineage::LogView;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelLog {
     start: i64,
     flushed: i64,
@@ -63,11 +63,6 @@ impl ModelLog {
             self.start = to.0;
             self.epochs.truncate_from_start(to);
         }
-    }
-
-    /// Makes logs with equal records equal, however often they were cut.
-    pub(crate) fn forget_generation(&mut self) {
-        self.generation = 0;
     }
 
     pub(crate) fn forget_epochs(&mut self) {

@@ -1,7 +1,5 @@
 //! One replica of one partition: leader, follower or offline, as a machine without I/O, clock or randomness.
 
-#[cfg(test)]
-mod exploration;
 mod following;
 mod leading;
 mod serving;
@@ -77,7 +75,7 @@ pub struct AppendedBatch {
 
 /// The machine. Every method takes the present state of the log; outputs are to be carried out in order, those marked
 /// *log* before the next call.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Replica {
     config: ReplicaConfig,
     state: Option<Versioned<PartitionState>>,
@@ -104,7 +102,7 @@ pub struct Replica {
     outputs: VecDeque<Output>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Session {
     Live,
     /// Registered again, but what the store says now is not known yet.
@@ -112,7 +110,7 @@ enum Session {
     Lost,
 }
 
-#[derive(Clone, Debug, Hash)]
+#[derive(Debug)]
 enum RoleState {
     Leader(Leader),
     Follower(Follower),

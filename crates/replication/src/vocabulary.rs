@@ -25,7 +25,7 @@ impl fmt::Display for BrokerEpoch {
 }
 
 /// Who leads a partition and who is in sync, as committed in the coordination store.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionState {
     /// The leader, or `None` while no eligible replica lives.
     pub leader: Option<BrokerId>,
@@ -50,7 +50,7 @@ impl PartitionState {
 }
 
 /// A value with the version the store gave it: a write that expects another version fails.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versioned<T> {
     /// The value.
     pub value: T,

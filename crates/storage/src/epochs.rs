@@ -27,7 +27,7 @@ impl EpochEnd {
 }
 
 /// Epochs and their start offsets, both strictly increasing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochHistory {
     entries: Vec<(LeaderEpoch, Offset)>,
 }
