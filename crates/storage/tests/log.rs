@@ -627,3 +627,38 @@ fn snapshots_of_earlier_stops_go_when_a_later_one_serves() {
     let snapshots: Vec<_> = names.filter(|name| name.ends_with(".snapshot")).collect();
     assert_eq!(snapshots, ["00000000000000000005.snapshot"]);
 }
+
+/// Verified reads go over the file in pieces that end anywhere: in a header, in a batch, between two.
+#[test]
+fn a_verified_read_returns_what_any_read_does_up_to_the_first_bad_batch() {
+    let fs = disk(1);
+    let (mut log, _) = open(&fs, &LogOptions { segment_bytes: 100 << 20, ..one_segment() });
+    for bytes in [100, 200_000, 62_000, 61, 700_000, 1, 90_000, 300_000, 7] {
+        append(&mut log, &numbered(0, bytes));
+    }
+    // A batch that ends at each of the bytes around the end of the first piece, with others behind it.
+    for more in 0..140 {
+        append(&mut log, &numbered(more, 262_000 + usize::try_from(more).unwrap()));
+        append(&mut log, &numbered(more, 100));
+    }
+    let reader = log.reader();
+    let at_first = (0..9).flat_map(|from| [1, 262_144, 1 << 20].map(|bytes| (from, ReadLimit::bytes(bytes))));
+    let below = (0..9).map(|from| (from, ReadLimit::bytes(1 << 20).below(Offset(from + 2))));
+    let around_the_end = (9..log.end().0).step_by(2).map(|from| (from, ReadLimit::bytes(264_000)));
+    for (from, limit) in at_first.chain(below).chain(around_the_end) {
+        let expected = reader.read(Offset(from), limit).unwrap();
+        assert!(!expected.bytes.is_empty());
+        assert!(reader.read(Offset(from), limit.verified()).unwrap() == expected, "{from} {limit:?}");
+    }
+    // A bad batch in a later piece is where it stops.
+    let name = "00000000000000000000.log";
+    let all = file_bytes(&fs, name);
+    for bad in [3, 8, 11, 14] {
+        let at: usize = batches(&all).take(bad).map(|batch| batch.unwrap().bytes().len()).sum();
+        let mut rotten = all.clone();
+        rotten[at + 65] ^= 1;
+        write_file(&fs, name, &rotten);
+        let read = reader.read(Offset(0), ReadLimit::bytes(4 << 20).verified()).unwrap();
+        assert!((read.next.0, &read.bytes[..]) == (i64::try_from(bad).unwrap(), &all[..at]), "{bad}: {}", read.next);
+    }
+}

@@ -176,6 +176,8 @@ fn a_clean_opening_lists_once_and_reads_nothing_twice() {
         opened = calls.iter().filter(|(what, _)| *what == "open").map(|(_, name)| name).collect();
         opened.sort_unstable();
         assert!(opened.windows(2).all(|pair| pair[0] != pair[1]), "a file was opened twice: {calls:#?}");
+        let missing = |name: &&&String| !directory.path().join(name).exists();
+        assert_eq!(opened.iter().find(missing), None, "the listing told that it is not there: {calls:#?}");
         // Nor does a reader without the right to change anything ask for more.
         drop(log);
         Log::open_read_only_with(Arc::new(asked.clone()), directory.path(), options.clone(), OpenHints::default())

@@ -15,7 +15,7 @@ use crate::flush::Sealed;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::IoContext;
 use crate::log::{Active, EPOCHS_FILE};
-use crate::names::SegmentFile;
+use crate::names::{SegmentFile, SegmentFileName};
 use crate::options::LogOptions;
 use crate::producers::{CompletedTransaction, ProducerTable};
 use crate::scan::{Found, Walk};
@@ -42,6 +42,8 @@ pub(super) struct Examined {
     pub(super) snapshots: Option<Vec<Offset>>,
     /// Segments without index files.
     pub(super) unindexed: Vec<Offset>,
+    /// Something in the directory has the name of the last segment's aborted transactions.
+    last_has_aborted: bool,
     pub(super) epochs: Option<EpochHistory>,
     pub(super) epochs_on_disk: Option<EpochHistory>,
     pub(super) producers: ProducerTable,
@@ -69,15 +71,16 @@ impl Examined {
         let mut segments = Vec::with_capacity(tidied.segments.len());
         let mut unindexed = Vec::new();
         let last = tidied.segments.last_key_value().map(|(base, _)| *base);
+        let last_has_aborted = tidied.segments.last_key_value().is_some_and(|(base, kinds)| {
+            let kind = SegmentFile::TransactionIndex;
+            // What has its name and is no file is refused by who opens it.
+            let ignored = || tidied.ignored.iter().filter_map(|name| SegmentFileName::parse(name));
+            kinds.contains(&kind) || ignored().any(|name| (name.base_offset, name.kind) == (*base, kind))
+        });
         for (base, kinds) in &tidied.segments {
             let waits_for_swap = place.read_only && tidied.swapped.contains(base);
             let found = if Some(*base) == last { Segment::found_open } else { Segment::found };
-            let segment = found(place.clone(), *base, waits_for_swap)?;
-            if Some(*base) == last && !kinds.contains(&SegmentFile::TransactionIndex) {
-                // That one will be asked for at once.
-                segment.transactions().set(Vec::new());
-            }
-            segments.push(Arc::new(segment));
+            segments.push(Arc::new(found(place.clone(), *base, waits_for_swap)?));
             if [SegmentFile::OffsetIndex, SegmentFile::TimeIndex].iter().any(|kind| !kinds.contains(kind)) {
                 unindexed.push(*base);
             }
@@ -94,6 +97,7 @@ impl Examined {
             segments,
             snapshots: Some(tidied.snapshots),
             unindexed,
+            last_has_aborted,
             epochs: None,
             epochs_on_disk: None,
             start: Offset::ZERO,
@@ -185,6 +189,10 @@ impl Examined {
                 (self.end, self.recovery_point, self.report.flushed) = (end, end, end);
                 self.rebuild_missing_indexes(self.segments.len().saturating_sub(1))?;
                 self.rebuild_missing_epochs(self.segments.len())?;
+                if !self.last_has_aborted {
+                    // As reading the file that is not there would say.
+                    active.segment.transactions().set(Vec::new());
+                }
                 self.load_producers()?;
                 self.load_active_transactions()?;
                 self.active = Some(active);

@@ -40,8 +40,7 @@ pub use report::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedFie
 
 /// Opens the log in a directory that is there.
 pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
-    let tidied = tidy::plan(&place)?;
-    let (state, topic_id) = load_state(&place, &tidied)?;
+    let (state, topic_id, tidied) = load_state(&place)?;
     tidy::apply(&place, &tidied)?;
     let mut examined = Examined::new(Arc::new(place), options, tidied)?;
     examined.run(&state, hints)?;
@@ -58,8 +57,7 @@ pub(crate) fn open_read_only(
     options: LogOptions,
     hints: OpenHints,
 ) -> Result<(LogReader, RecoveryReport), OpenError> {
-    let tidied = tidy::plan(&place)?;
-    let (state, _) = load_state(&place, &tidied)?;
+    let (state, _, tidied) = load_state(&place)?;
     let mut examined = Examined::new(Arc::new(Place { read_only: true, ..place }), options, tidied)?;
     examined.run(&state, hints)?;
     let Examined { mut report, segments, plan, mut epochs, producers, ended, start, end, .. } = examined;
@@ -80,9 +78,11 @@ pub(crate) fn open_read_only(
     Ok((LogReader::new(Arc::new(shared)), report))
 }
 
-/// The state file, unless it is of another topic's log, and the topic's id.
-fn load_state(place: &Place, tidied: &Tidied) -> Result<(StateFile, TopicId), OpenError> {
+/// The state file, unless it is of another topic's log, the topic's id, and what is in the directory. In that order: of a log
+/// that is in use the listing is never older than the state file.
+fn load_state(place: &Place) -> Result<(StateFile, TopicId, Tidied), OpenError> {
     let state = StateFile::load(place)?;
+    let tidied = tidy::plan(place)?;
     let topic_id = if tidied.names_topic { read_topic_id(&*place.fs, &place.dir) } else { Ok(None) };
     let topic_id = match topic_id {
         Ok(topic_id) => topic_id.unwrap_or(TopicId::ZERO),
@@ -95,7 +95,7 @@ fn load_state(place: &Place, tidied: &Tidied) -> Result<(StateFile, TopicId), Op
     if state.last().is_some_and(is_foreign) {
         state.disown();
     }
-    Ok((state, topic_id))
+    Ok((state, topic_id, tidied))
 }
 
 /// A read error while a log is opened.
