@@ -199,6 +199,8 @@ impl Partitions {
     pub(crate) fn attach(&self, image: &Arc<MetadataImage>, opened: Vec<Opened>) {
         // What is gone from the next image is compared with this one.
         self.known.lock().unwrap_or_else(PoisonError::into_inner).image = Arc::clone(image);
+        let is_above = |opened: &Opened| opened.high_watermark.is_some_and(|mark| mark > opened.log.end());
+        let has_lost_tails = opened.iter().any(is_above);
         for opened in opened {
             let of = &opened.topic_partition;
             let topic = image.topic(&of.topic).filter(|topic| {
@@ -217,6 +219,11 @@ impl Partitions {
                     }
                 }
             }
+        }
+        // A mark above the end is of a tail that is lost. Before other records come to be below it, which nobody may have
+        // committed, it is lowered where the next start would read it.
+        if has_lost_tails {
+            self.checkpoint(Checkpoint::HighWatermarks);
         }
     }
 

@@ -278,7 +278,10 @@ fn elect(
     if let Some(leader) = most.filter(|_| state.leader.is_none() && state.isr.iter().all(has_said)) {
         return Some((alone(leader, false), Election::Recovered { ends }));
     }
-    if let Some(leader) = most.or_else(|| live_replicas.first().copied()).filter(|_| facts.unclean_elections) {
+    // Whoever is back, or about to be, and was a member is asked first: it is likely to have more than a replica that was none.
+    let will_say = |id: &BrokerId| live_replicas.contains(id) && of_members(id) && !ends.contains_key(id);
+    let goes_on = facts.unclean_elections && !state.isr.iter().any(will_say);
+    if let Some(leader) = most.or_else(|| live_replicas.first().copied()).filter(|_| goes_on) {
         let abandoned = state.isr.iter().copied().filter(|id| *id != leader).collect();
         return Some((alone(leader, true), Election::Unclean { abandoned }));
     }

@@ -425,3 +425,26 @@ async fn messages_of_old_formats_are_served_as_they_are() {
     assert!(fetched == stored, "other bytes than Kafka stored");
     cluster.shutdown().await.expect("a clean stop");
 }
+
+/// Records that nobody committed must not come to lie below a mark of a tail that is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_high_watermark_above_the_end_is_lowered_before_the_log_grows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = highwater_broker::ClusterOptions::new(1, dir.path()).configure(|config| {
+        config.high_watermark_checkpoint_interval_ms = 3_600_000;
+    });
+    let mut cluster = Cluster::start(options).await.expect("the cluster starts");
+    create_topic(&cluster, 1, 1, &[]).await;
+    for number in 0..3 {
+        Client::of(&cluster).produce(&batch(-1, number)).await;
+    }
+    assert!(cluster.kill(BrokerId(1)).await);
+    let file = cluster.data_dir(BrokerId(1)).join("replication-offset-checkpoint");
+    std::fs::write(&file, format!("0\n1\n{TOPIC} 0 1000\n")).expect("it can be written");
+    cluster.restart(BrokerId(1)).await.expect("it starts");
+    until("the mark being lowered", async || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        (text == format!("0\n1\n{TOPIC} 0 3\n")).then_some(())
+    })
+    .await;
+}

@@ -270,19 +270,42 @@ fn an_end_counts_in_the_life_that_published_it() {
     assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(1)));
 }
 
-/// The topic prefers to go on: at once, but with the most that there is.
+/// The topic prefers to go on: without those that are gone, but with the most that there is.
 #[test]
 fn an_unclean_election_prefers_the_doubtful_member_with_most() {
     let before = doubtful(state(-1, 6, &[1, 2, 3]), &[2, 3]);
-    for (published, leader, abandoned) in
-        [(&[(2, 5, 10), (3, 5, 11)][..], 3, [1, 2]), (&[(2, 5, 10)], 2, [1, 3]), (&[], 2, [1, 3])]
+    let both = [(2, 5, 10), (3, 5, 11)];
+    for (live, published, leader, abandoned) in
+        [(&[2, 3][..], &both[..], 3, [1, 2]), (&[2], &both[..1], 2, [1, 3]), (&[4], &[], 4, [1, 2])]
     {
-        let facts = PartitionFacts { ends: ends(published), unclean_elections: true, ..facts(8, before.clone()) };
-        let commit = controller(&[2, 3], facts).1.unwrap();
+        let (assignment, isr) = (ids(&[4, 1, 2, 3]), if leader == 4 { &[1, 2][..] } else { &[1, 2, 3] });
+        let before = Versioned { value: PartitionState { isr: ids(isr), ..before.clone() }, version: 8 };
+        let facts = PartitionFacts { assignment, state: Some(before), ends: ends(published), unclean_elections: true };
+        let commit = controller(live, facts).1.unwrap();
         assert_eq!(commit.why, Election::Unclean { abandoned: ids(&abandoned) });
         let expected = PartitionState { controller_epoch: 7, recovering: true, ..state(leader, 7, &[leader]) };
         assert_eq!(commit.state, expected);
     }
+}
+
+/// A member that is back tells what it has within a moment. A replica that was no member must not be first.
+#[test]
+fn an_unclean_election_waits_for_what_a_live_member_has() {
+    let before = doubtful(state(-1, 6, &[1]), &[1]);
+    let facts = |published: &[(i32, i32, i64)]| PartitionFacts {
+        ends: ends(published),
+        unclean_elections: true,
+        ..facts(8, before.clone())
+    };
+    let (mut controller, commit) = controller(&[1, 2], facts(&[]));
+    assert_eq!(commit, None);
+    let version_9 = Versioned { value: before.clone(), version: 9 };
+    controller.set_partition(partition(), PartitionFacts { state: Some(version_9), ..facts(&[(1, 5, 10)]) });
+    assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(1)));
+    // It may have died all the same.
+    let (mut controller, _) = self::controller(&[1, 2], facts(&[]));
+    controller.set_brokers(&live(&[2]));
+    assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(2)));
 }
 
 #[test]

@@ -35,7 +35,7 @@ const MUTANT_SEEDS: u64 = 20_000;
 ///   (`tests/scripted/log_start.rs`).
 /// - 51843: a broker marked itself doubtful while its former session lived, was taken out, and in again for what it had
 ///   fetched before its power cut (`return_doubtful` says when to write).
-const ONCE_FAILED: [u64; 2] = [45_247, 51_843];
+const ONCE_FAILED: [u64; 4] = [8_504, 10_612, 45_247, 51_843];
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
