@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use crate::batch::{BASE_OFFSET_BYTES, BatchHeader, BatchView, HEADER_BYTES, frame_length};
+use crate::batch::{BASE_OFFSET_BYTES, BatchHeader, BatchView};
 use crate::compression;
 use crate::error::{DamageKind, Damaged, Fence, ReadError};
 use crate::index::AbortedTransaction;
@@ -488,9 +488,6 @@ fn read_from(
     Ok((header.base_offset(), header.next_offset()))
 }
 
-/// Bytes read at a time where checksums are verified: they are in the processor's cache then, when they are verified.
-const VERIFIED_PIECE_BYTES: usize = 128 << 10;
-
 /// Reads from a known batch on. `None` if that batch itself does not fit.
 fn read_batches(
     segment: &Segment,
@@ -506,25 +503,11 @@ fn read_batches(
     let most = limit.max_bytes.max(header.total_bytes());
     // With the base offset of the batch behind the last one: it tells whether that one is where it should be.
     bytes.resize(most.saturating_add(BASE_OFFSET_BYTES).min(left), 0);
-    let piece_bytes = if limit.verified { VERIFIED_PIECE_BYTES } else { bytes.len() };
-    let mut filled = 0;
-    let mut fill = |bytes: &mut [u8], upto: usize| {
-        while filled < upto.min(bytes.len()) {
-            let end = (filled + piece_bytes).min(bytes.len());
-            let piece = bytes.get_mut(filled..end).unwrap_or_default();
-            segment.read(piece, position + filled as u64)?;
-            filled = end;
-        }
-        Ok::<_, ReadError>(())
-    };
+    segment.read(bytes, position)?;
     let mut whole = 0;
     let mut next = header.base_offset();
     // Whatever stops this after the first batch (a limit, a cut-off batch, damage) is for the next read to tell.
-    loop {
-        fill(bytes, whole + HEADER_BYTES)?;
-        let Ok(length) = frame_length(bytes.get(whole..).unwrap_or_default()) else { break };
-        fill(bytes, whole.saturating_add(length).saturating_add(BASE_OFFSET_BYTES))?;
-        let Some(Ok((batch, length))) = bytes.get(whole..).map(BatchView::parse) else { break };
+    while let Some(Ok((batch, length))) = bytes.get(whole..).map(BatchView::parse) {
         let (first, last, behind) = (batch.base_offset(), batch.last_offset(), whole + length);
         if behind > most || first < next || last < first || last >= limit.upper.min(next_segment) {
             break;

@@ -628,7 +628,6 @@ fn snapshots_of_earlier_stops_go_when_a_later_one_serves() {
     assert_eq!(snapshots, ["00000000000000000005.snapshot"]);
 }
 
-/// Verified reads go over the file in pieces that end anywhere: in a header, in a batch, between two.
 #[test]
 fn a_verified_read_returns_what_any_read_does_up_to_the_first_bad_batch() {
     let fs = disk(1);
@@ -636,7 +635,7 @@ fn a_verified_read_returns_what_any_read_does_up_to_the_first_bad_batch() {
     for bytes in [100, 200_000, 62_000, 61, 700_000, 1, 90_000, 300_000, 7] {
         append(&mut log, &numbered(0, bytes));
     }
-    // A batch that ends at each of the bytes around the end of the first piece, with others behind it.
+    // Batches that end at each of the bytes around a limit of the reads, with others behind them.
     for more in 0..140 {
         append(&mut log, &numbered(more, 262_000 + usize::try_from(more).unwrap()));
         append(&mut log, &numbered(more, 100));
@@ -650,7 +649,7 @@ fn a_verified_read_returns_what_any_read_does_up_to_the_first_bad_batch() {
         assert!(!expected.bytes.is_empty());
         assert!(reader.read(Offset(from), limit.verified()).unwrap() == expected, "{from} {limit:?}");
     }
-    // A bad batch in a later piece is where it stops.
+    // A bad batch is where it stops.
     let name = "00000000000000000000.log";
     let all = file_bytes(&fs, name);
     for bad in [3, 8, 11, 14] {
