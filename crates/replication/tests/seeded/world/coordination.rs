@@ -48,17 +48,22 @@ impl World {
             self.check_members(&state.value);
             for node in 0..NODES {
                 let after = self.latency();
-                if self.nodes[node].cut_off_until <= self.now {
+                if self.hears(node) {
                     self.schedule(after, node, Event::StateSeen(state.clone()));
                 }
             }
         }
         for node in 0..NODES {
             let after = self.latency();
-            if self.nodes[node].cut_off_until <= self.now {
+            if self.hears(node) {
                 self.schedule(after, node, Event::LiveSeen(self.store.live.clone()));
             }
         }
+    }
+
+    /// A broker that is down has no watches: the next one of its id reads the store before it hears of changes.
+    fn hears(&self, node: usize) -> bool {
+        self.nodes[node].running.is_some() && self.nodes[node].cut_off_until <= self.now
     }
 
     pub(super) fn note_state(&mut self, state: &Versioned<PartitionState>) {
