@@ -506,6 +506,8 @@ impl Partition {
         match job {
             Some(job) => {
                 self.syncing = true;
+                // The log has one checkpoint under way: another that was given out has been dropped, and never ends.
+                self.checkpointing &= what != Sync::Checkpoint;
                 self.effects.push_back(Effect::FlushWanted(Box::new(job)));
                 None
             }

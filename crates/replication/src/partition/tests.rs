@@ -256,3 +256,26 @@ fn a_flush_begins_beside_a_checkpoint_and_each_counts_for_what_it_synced() {
     partition.flushed(NOW, second.run());
     assert_eq!((partition.status().high_watermark, partition.status().produces_waiting), (Offset(2), 0));
 }
+
+/// Nothing is lost with a checkpoint that is not run: the end of the replica's own is not taken for the end of that one.
+#[test]
+fn a_checkpoint_that_was_dropped_holds_up_no_flush() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    let config = ReplicaConfig { flush_ms: 1_000, ..ReplicaConfig::new(ME, BrokerEpoch(1)) };
+    partition.configure(NOW, config, LogOptions::default());
+    led_by(&mut partition, ME, 3, &[ME]);
+    for (round, value) in (1..).zip(["first", "second", "third"]) {
+        assert!(matches!(produce(&mut partition, value), Ok(Produced::Done(_))));
+        if round == 1 {
+            drop(partition.begin_checkpoint().unwrap());
+        }
+        let now = NOW.after(round * 5_000);
+        partition.tick(now);
+        let job = |effect| if let Effect::FlushWanted(job) = effect { Some(*job) } else { None };
+        let job = std::iter::from_fn(|| partition.poll_effect()).find_map(job);
+        let job = job.unwrap_or_else(|| panic!("no flush of the {value}"));
+        partition.flushed(now, job.run());
+        assert_eq!(partition.log().flushed(), Offset(round));
+    }
+}
