@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
 use highwater_replication::{
-    Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, Effect, FenceReason, FetchGrant, FetchPlan, IsrDecision, Partition,
-    PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd, ReplicaConfig, Status, Versioned, WaitToken,
+    Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, Effect, FenceReason, FetchFailure, FetchGrant, FetchPlan,
+    IsrDecision, Partition, PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd, ReplicaConfig,
+    Status, Versioned, WaitToken,
 };
 use highwater_storage::{
     CheckedBatch, Damaged, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset, ProduceRules,
@@ -88,7 +89,7 @@ pub(crate) struct Marks {
 #[derive(Debug)]
 pub(crate) struct LeaderReply {
     pub(crate) plan: FetchPlan,
-    pub(crate) result: Result<LeaderRecords, highwater_replication::FetchFailure>,
+    pub(crate) result: Result<LeaderRecords, FetchFailure>,
 }
 
 /// What came, kept in the response frame it came in.
@@ -410,7 +411,11 @@ impl Owned for Core {
         match command {
             // What housekeeping begins and finishes may roll a segment, and mark a log that was closed well as written to.
             Command::State { .. } | Command::Configure(_) | Command::Housekeeping | Command::Worked(_) => true,
-            Command::Fetched(reply) => reply.result.as_ref().is_ok_and(|came| came.diverging.is_some()),
+            Command::Fetched(LeaderReply { plan, result }) => match result {
+                // A later start is recorded durably before anything is appended.
+                Ok(came) => came.diverging.is_some() || came.log_start > plan.log_start,
+                Err(failure) => matches!(failure, FetchFailure::OutOfRange { .. }),
+            },
             _ => false,
         }
     }

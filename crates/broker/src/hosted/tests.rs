@@ -1,7 +1,7 @@
 use std::io;
 use std::path::Path;
 
-use highwater_storage::{BatchBuilder, Codec, Log, Record, ZeroAheadMode};
+use highwater_storage::{BatchBuilder, Codec, EpochEnd, Log, Record, ZeroAheadMode};
 
 use super::*;
 use crate::config::BrokerConfig;
@@ -41,6 +41,36 @@ async fn a_partition_that_was_taken_away_leaves_nothing_with_timer_and_fetchers(
         hosted.owner.outlet().carry_out(deed);
     }
     assert_eq!(left(), after);
+}
+
+/// Cuts and new starts wait for the disk: such an answer is not taken on the thread that brings it.
+#[test]
+fn an_answer_that_changes_more_than_the_end_is_taken_on_an_owner_thread() {
+    let plan = FetchPlan {
+        leader: BrokerId(2),
+        leader_epoch: LeaderEpoch(0),
+        from: Offset(9),
+        last_fetched_epoch: None,
+        log_start: Offset(5),
+        broker_epoch: BrokerEpoch(1),
+    };
+    let came = |log_start, diverging| {
+        Ok(LeaderRecords { records: Bytes::new(), high_watermark: Offset(9), log_start: Offset(log_start), diverging })
+    };
+    let end = EpochEnd { epoch: LeaderEpoch(0), end: Offset(7) };
+    for (result, expected) in [
+        (came(0, None), false),
+        (came(5, None), false),
+        (came(6, None), true),
+        (came(5, Some(end)), true),
+        (Err(FetchFailure::OutOfRange { log_start: Some(Offset(6)) }), true),
+        (Err(FetchFailure::OutOfRange { log_start: None }), true),
+        (Err(FetchFailure::Unreachable), false),
+        (Err(FetchFailure::FencedLeaderEpoch), false),
+    ] {
+        let what = format!("{result:?}");
+        assert_eq!(Core::is_heavy(&Command::Fetched(LeaderReply { plan, result })), expected, "{what}");
+    }
 }
 
 /// What was logged on this thread.
