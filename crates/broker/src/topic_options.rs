@@ -122,6 +122,35 @@ mod tests {
         assert_eq!(options(i64::MAX), (FlushPolicy::None, ZeroAheadMode::ByPolicy, 7));
     }
 
+    /// Field fault S53: each rule of a topic's logs is the topic's own where it has one.
+    #[test]
+    fn s53_a_topics_own_settings_come_before_the_brokers() {
+        let mut broker = BrokerConfig::default();
+        broker.topic.retention_ms = 1_000;
+        broker.topic.retention_bytes = 2_000;
+        broker.topic.segment_bytes = 3_000_000;
+        broker.topic.segment_ms = 4_000;
+        let rules = |overrides: &[(&str, &str)]| {
+            let overrides = overrides.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+            let options = log_options(&broker, &of_topic(&broker, "t", &overrides), &shared(&broker));
+            (
+                options.retention_ms,
+                options.retention_bytes,
+                options.segment_bytes,
+                options.segment_ms,
+                options.retention,
+            )
+        };
+        assert_eq!(rules(&[]), (1_000, 2_000, 3_000_000, 4_000, true));
+        assert_eq!(rules(&[("retention.ms", "-1")]), (-1, 2_000, 3_000_000, 4_000, true));
+        assert_eq!(rules(&[("retention.bytes", "7")]), (1_000, 7, 3_000_000, 4_000, true));
+        let (size, age) = (("segment.bytes", "2000000"), ("segment.ms", "8"));
+        assert_eq!(rules(&[size, age]), (1_000, 2_000, 2_000_000, 8, true));
+        assert_eq!(rules(&[("cleanup.policy", "compact")]), (1_000, 2_000, 3_000_000, 4_000, false));
+        // What cannot be read is left out with all the others: half of an operator's wish may be worse than none.
+        assert_eq!(rules(&[age, ("retention.ms", "much")]), (1_000, 2_000, 3_000_000, 4_000, true));
+    }
+
     #[test]
     fn open_files_leave_room_for_sockets_whatever_the_limit_is() {
         for (limit, expected) in [

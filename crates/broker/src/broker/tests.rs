@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use highwater_replication::{BrokerEpoch, PartitionState, Role, Versioned};
+use highwater_replication::{BrokerEpoch, Partition, PartitionState, Role, Versioned};
 use highwater_storage::{LeaderEpoch, Log, LogOptions, OpenHints, TopicId};
 
 use super::*;
@@ -98,6 +98,33 @@ async fn a_stop_with_a_log_that_could_not_be_opened_is_not_clean() {
     leads(&broker, &of).await;
     broker.shutdown().await.expect("a clean stop");
     assert!(root.join(MARKER).exists());
+}
+
+/// Field fault S53: a log goes by its topic's own settings before the broker's, new segments too, and after a restart with
+/// other defaults as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s53_a_topics_own_settings_are_kept_over_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let of = TopicPartition::new("t", 0);
+    for (start, default_ms) in [(0, 1_000), (1, 2_000)] {
+        let mut config = config(1, dir.path());
+        config.topic.retention_ms = default_ms;
+        config.topic.segment_ms = default_ms;
+        let broker = Broker::start_embedded(config).await.expect("it starts");
+        if start == 0 {
+            let own = BTreeMap::from([("retention.ms".to_owned(), "77".to_owned())]);
+            let new = NewTopic { name: "t".to_owned(), config: own, ..NewTopic::default() };
+            broker.cluster().create_topic(&new, Intent::Apply).await.expect("made");
+        }
+        leads(&broker, &of).await;
+        let hosted = broker.shared.partitions.get(&of).expect("hosted");
+        let told = |partition: &mut Partition, _| {
+            let options = partition.log().options();
+            (options.retention_ms, options.segment_ms)
+        };
+        assert_eq!(hosted.ask(told).await, Some((77, default_ms)), "start {start}");
+        broker.shutdown().await.expect("a clean stop");
+    }
 }
 
 /// A topic that is deleted between the image a broker joins with and the one it registers with.
