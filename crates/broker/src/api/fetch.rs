@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use highwater_replication::{BrokerEpoch, BrokerId, FetchError, FetchGrant, FetchRequest as Wish, Fetcher, Isolation};
-use highwater_storage::{LeaderEpoch, Offset, TopicId};
+use highwater_storage::{LeaderEpoch, Offset, TopicId, batches};
 use kafka_protocol::messages::fetch_request::FetchPartition;
 use kafka_protocol::messages::fetch_response::{
     EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
@@ -139,6 +139,7 @@ fn write(part: &mut PartitionData, served: Served, asker: Asker) {
             if let Some(end) = grant.diverging {
                 part.diverging_epoch = EpochEndOffset::default().with_epoch(end.epoch.0).with_end_offset(end.end.0);
             }
+            part.high_watermark = told_high_watermark(&grant, records.as_ref()).0;
             part.records = Some(Bytes::from_owner(records));
             if asker.follower.is_none() && asker.isolation == Isolation::ReadCommitted {
                 part.aborted_transactions = Some(Vec::new());
@@ -171,6 +172,15 @@ fn write(part: &mut PartitionData, served: Served, asker: Asker) {
     }
 }
 
+/// Consumers pass over batches without records, as compaction leaves them; some (Sarama) only over those below the high
+/// watermark that came with them. Where that is not known they would ask for the same batches again at once, as long as it
+/// is not: they are told how far they may read, though a predecessor may have told more.
+fn told_high_watermark(grant: &FetchGrant, records: &[u8]) -> Offset {
+    let has_records = || batches(records).any(|batch| batch.map_or(true, |batch| batch.header().record_count() != 0));
+    let is_known = grant.high_watermark >= Offset::ZERO;
+    if is_known || records.is_empty() || has_records() { grant.high_watermark } else { grant.upper }
+}
+
 fn describe(part: &mut PartitionData, grant: &FetchGrant) {
     part.high_watermark = grant.high_watermark.0;
     part.last_stable_offset = grant.last_stable_offset.0;
@@ -199,5 +209,31 @@ fn name_endpoints(context: &RequestContext, response: &mut FetchResponse) {
             .with_port(i32::from(broker.port))
             .with_rack(broker.rack.clone().map(StrBytes::from_string));
         response.node_endpoints.push(endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_storage::{BatchBuilder, Codec, HEADER_BYTES, Record, TimestampMs};
+
+    use super::*;
+
+    /// Field fault S48: what is below the high watermark is passed over, even where that is not known.
+    #[test]
+    fn s48_batches_without_records_come_with_an_end_that_lies_behind_them() {
+        let mut full = BatchBuilder::new(Codec::None);
+        full.push(Record::new(TimestampMs(1), b"x"));
+        let full = full.build();
+        // As compaction leaves it: the header, with no records to count and nothing after it.
+        let mut empty = full[..HEADER_BYTES].to_vec();
+        empty[8..12].copy_from_slice(&49_i32.to_be_bytes());
+        empty[57..61].copy_from_slice(&0_i32.to_be_bytes());
+        let (both, twice) = ([&empty[..], &full].concat(), [&empty[..], &empty].concat());
+        let unknown = FetchGrant::new(Offset(7), Offset(-1), Offset(0), LeaderEpoch(3));
+        let known = FetchGrant::new(Offset(7), Offset(7), Offset(0), LeaderEpoch(3));
+        for (records, expected) in [(&[][..], -1), (&full, -1), (&both, -1), (&empty, 7), (&twice, 7)] {
+            assert_eq!(told_high_watermark(&unknown, records), Offset(expected), "{} bytes", records.len());
+            assert_eq!(told_high_watermark(&known, records), Offset(7));
+        }
     }
 }
