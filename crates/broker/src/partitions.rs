@@ -1,7 +1,7 @@
 //! The partitions this broker holds, kept in step with what the cluster's image says it should hold.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
@@ -9,7 +9,9 @@ use std::thread;
 use highwater_replication::{BrokerEpoch, BrokerId, Partition, ReplicaConfig, Role};
 use highwater_storage::data_dir::{DataDir, DataDirError, FoundPartition, PartitionDirError};
 use highwater_storage::fs::Fs;
-use highwater_storage::{Log, LogOptions, Offset, OpenHints, RecoveryReport, TopicId, TopicPartition};
+use highwater_storage::io::IoError;
+use highwater_storage::lock::{LOCK_FILE, LockError};
+use highwater_storage::{Log, LogOptions, Offset, OpenError, OpenHints, RecoveryReport, TopicId, TopicPartition};
 
 use crate::api::ErrorCode;
 use crate::cluster::{MetadataImage, Registration, TopicImage};
@@ -178,7 +180,7 @@ impl Partitions {
     fn open(&self, found: &FoundPartition, hints: OpenHints, high_watermark: Option<Offset>) -> Option<Opened> {
         let FoundPartition { topic_partition, dir, topic_id, .. } = found;
         let options = self.options(&self.services.config.topic);
-        match Log::open_with(Arc::clone(&self.fs), dir, options, hints) {
+        match self.open_log(dir, options, hints) {
             Ok((log, report)) => {
                 if !report.clean {
                     tracing::info!(partition = %topic_partition, ?report, "recovered");
@@ -192,6 +194,16 @@ impl Partitions {
                 self.set_offline(topic_partition, true);
                 None
             }
+        }
+    }
+
+    /// Opens a log of the root, unless somebody has it who opened it alone, before there was a root around it.
+    fn open_log(&self, dir: &Path, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
+        let lock = dir.join(LOCK_FILE);
+        match self.fs.lock_holder(&lock) {
+            Ok(None) => Log::open_with(Arc::clone(&self.fs), dir, options, hints),
+            Ok(Some(holder)) => Err(LockError::Held { directory: dir.to_owned(), holder }.into()),
+            Err(source) => Err(IoError { verb: "look for who locked", path: lock, source }.into()),
         }
     }
 
@@ -333,7 +345,7 @@ impl Partitions {
         };
         let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
         let options = self.options(&config);
-        match Log::open_with(Arc::clone(&self.fs), &dir, options, hints) {
+        match self.open_log(&dir, options, hints) {
             Ok((log, report)) => {
                 damage::tell_recovery(of, &report);
                 self.host(topic, of.clone(), log, high_watermark);
@@ -570,8 +582,6 @@ impl Partitions {
     }
 }
 
-/// Tells a partition whether this broker is registered. A new life means that the one before has ended, even if nobody
-/// saw it end.
 /// Who lives, for one partition: a broker whose log of it has failed does not.
 fn live_for(
     image: &MetadataImage,
@@ -583,6 +593,8 @@ fn live_for(
     if failed { Arc::new(image.live_with_logs(topic, partition)) } else { Arc::clone(live) }
 }
 
+/// Tells a partition whether this broker is registered. A new life means that the one before has ended, even if nobody
+/// saw it end.
 fn tell_registration(hosted: &Hosted, before: Option<Registration>, now: Registration) {
     match now {
         Registration::Registered(epoch) => {

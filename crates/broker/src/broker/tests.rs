@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use highwater_replication::{BrokerEpoch, Partition, PartitionState, Role, Versioned};
+use highwater_storage::lock::lock_directory;
 use highwater_storage::{LeaderEpoch, Log, LogOptions, OpenHints, TopicId};
 
 use super::*;
@@ -125,6 +126,27 @@ async fn s53_a_topics_own_settings_are_kept_over_a_restart() {
         assert_eq!(hosted.ask(told).await, Some((77, default_ms)), "start {start}");
         broker.shutdown().await.expect("a clean stop");
     }
+}
+
+/// An embedder may have opened a log alone before there was a root around it, of which its own lock tells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_somebody_else_has_open_is_offline() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let broker = Broker::start_embedded(config(1, dir.path())).await.expect("it starts");
+    let of = make_topic(&broker, &[1]).await;
+    leads(&broker, &of).await;
+    broker.shutdown().await.expect("a clean stop");
+    let log = dir.path().join("1/t-0");
+    let held = lock_directory(&OsFs, &log).expect("free");
+    let broker = Broker::start_embedded(config(1, dir.path())).await.expect("it starts all the same");
+    assert_eq!(broker.status(&of), None);
+    assert!(matches!(broker.shutdown().await, Err(ShutdownError::Log { partition, .. }) if partition == of));
+    drop(held);
+    // The file of a lock that was let go says nothing.
+    assert!(log.join(".lock").exists());
+    let broker = Broker::start_embedded(config(1, dir.path())).await.expect("it starts");
+    leads(&broker, &of).await;
+    broker.shutdown().await.expect("a clean stop");
 }
 
 /// A topic that is deleted between the image a broker joins with and the one it registers with.
