@@ -444,7 +444,7 @@ async fn a_high_watermark_above_the_end_is_lowered_before_the_log_grows() {
     cluster.restart(BrokerId(1)).await.expect("it starts");
     until("the mark being lowered", async || {
         let text = std::fs::read_to_string(&file).ok()?;
-        (text == format!("0\n1\n{TOPIC} 0 3\n")).then_some(())
+        (text == format!("0\n1\n{TOPIC} 0 6\n")).then_some(())
     })
     .await;
 }
