@@ -312,6 +312,11 @@ pub fn return_doubtful(me: BrokerId, state: &PartitionState) -> Option<Partition
     if !state.isr.contains(&me) {
         return Some(state.clone());
     }
+    if state.isr == [me] && state.leader == Some(me) {
+        // Nobody can have more: it goes on leading, in an epoch of its own.
+        let leader_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
+        return Some(PartitionState { leader_epoch, doubtful: Vec::new(), ..state.clone() });
+    }
     let mut doubtful = state.clone();
     if !state.doubtful.contains(&me) {
         doubtful.doubtful.push(me);

@@ -314,7 +314,8 @@ fn doubtful_returns_table() {
     let table: &[Row<'_>] = &[
         ("a follower", state(2, 4, &[1, 2]), Some(doubtful(state(2, 4, &[1, 2]), &[1]))),
         ("the leader", state(1, 4, &[1, 2]), Some(doubtful(state(-1, 5, &[1, 2]), &[1]))),
-        ("the only one", state(1, 4, &[1]), Some(doubtful(state(-1, 5, &[1]), &[1]))),
+        ("the only one, as leader", state(1, 4, &[1]), Some(state(1, 5, &[1]))),
+        ("the only one, leaderless", state(-1, 4, &[1]), Some(doubtful(state(-1, 4, &[1]), &[1]))),
         ("after another", doubtful(state(-1, 4, &[1, 2]), &[2]), Some(doubtful(state(-1, 4, &[1, 2]), &[2, 1]))),
         ("once more", doubtful(state(-1, 4, &[1, 2]), &[1]), None),
         ("no member: the version moves", state(2, 4, &[2]), Some(state(2, 4, &[2]))),

@@ -354,7 +354,9 @@ async fn the_last_in_sync_replica_leads_again_when_it_returns() {
     let back = join(&store, 3, LastStop::Unclean).await;
     // It may have lost something, so it says first how far its log goes. In an earlier life, or of an earlier state, that
     // does not count.
-    let image = see(&members[0].handle, |image| !state_of(image, "t").value.doubtful.is_empty()).await;
+    let is_back = |image: &MetadataImage| image.brokers.contains_key(&BrokerId(3));
+    let image =
+        see(&members[0].handle, |image| is_back(image) && !state_of(image, "t").value.doubtful.is_empty()).await;
     let (id, leader_epoch) = (image.topic("t").unwrap().id, state_of(&image, "t").value.leader_epoch);
     let of = TopicPartition::new("t", 0);
     let end = PublishedEnd {
