@@ -264,62 +264,69 @@ impl Examined {
         Ok(())
     }
 
-    /// Looks for intact batches in a segment that goes.
-    pub(super) fn put_segment_aside(&mut self, segment: &Arc<Segment>) -> Result<(), OpenError> {
+    /// Puts aside what is intact in a segment that goes.
+    fn put_segment_aside(&mut self, segment: &Arc<Segment>) -> Result<(), OpenError> {
         let file = segment.file()?;
         self.put_aside_behind(segment, &mut whole(segment, &*file), 0)
     }
 
     /// As [`Examined::put_segment_aside`], of one that may have been cut: what is behind the cut was looked at.
     pub(super) fn put_all_aside(&mut self, segment: &Arc<Segment>) -> Result<(), OpenError> {
+        let file = segment.file()?;
+        let before = intact_behind(segment, &mut whole(segment, &*file), 0)?;
         let behind = self.plan.aside.iter().position(|aside| Arc::ptr_eq(&aside.segment, segment));
-        let behind = behind.map(|at| self.plan.aside.remove(at).found);
-        let count = self.plan.aside.len();
-        self.put_segment_aside(segment)?;
-        let Some(behind) = behind else { return Ok(()) };
-        let end = behind.position + behind.bytes;
-        let found = match self.plan.aside.get(count) {
-            Some(Aside { found, .. }) => PutAside {
-                batches: found.batches + behind.batches,
-                offsets: (found.offsets.0, behind.offsets.1),
+        let found = match behind.map(|at| self.plan.aside.remove(at).found) {
+            None => before,
+            Some(behind) => Some(PutAside {
+                position: 0,
+                bytes: behind.position + behind.bytes,
+                batches: behind.batches + before.as_ref().map_or(0, |before| before.batches),
+                offsets: (before.as_ref().map_or(behind.offsets.0, |before| before.offsets.0), behind.offsets.1),
                 ..behind
-            },
-            None => behind,
+            }),
         };
-        self.plan.aside.truncate(count);
-        self.plan.aside.push(Aside { segment: segment.clone(), found: PutAside { position: 0, bytes: end, ..found } });
+        self.plan_aside(segment, found);
         Ok(())
     }
 
-    /// Looks for intact batches in what goes, from `from` on.
+    /// Puts aside what is intact in what goes, from `from` on.
     fn put_aside_behind(
         &mut self,
         segment: &Arc<Segment>,
         survey: &mut Survey<'_>,
         from: u64,
     ) -> Result<(), OpenError> {
-        let mut found: Option<PutAside> = None;
-        loop {
-            match survey.step().context("read", &segment.path())? {
-                Step::Batch(Sound { header, .. }) => {
-                    let (first, last) = (header.base_offset(), header.last_offset());
-                    let found = found.get_or_insert_with(|| PutAside {
-                        file: None,
-                        segment: segment.path(),
-                        position: from,
-                        bytes: segment.len() - from,
-                        batches: 0,
-                        offsets: (first, last),
-                    });
-                    found.batches += 1;
-                    found.offsets.1 = last;
-                }
-                Step::Damage(_) => {}
-                Step::Zeros(_) | Step::End => break,
-            }
-        }
-        self.plan.aside.extend(found.map(|found| Aside { segment: segment.clone(), found }));
+        let found = intact_behind(segment, survey, from)?;
+        self.plan_aside(segment, found);
         Ok(())
+    }
+
+    fn plan_aside(&mut self, segment: &Arc<Segment>, found: Option<PutAside>) {
+        self.plan.aside.extend(found.map(|found| Aside { segment: segment.clone(), found }));
+    }
+}
+
+/// Looks for intact batches in what goes of a segment, from `from` on.
+fn intact_behind(segment: &Segment, survey: &mut Survey<'_>, from: u64) -> Result<Option<PutAside>, OpenError> {
+    let mut found: Option<PutAside> = None;
+    loop {
+        match survey.step().context("read", &segment.path())? {
+            Step::Batch(Sound { header, .. }) => {
+                let (first, last) = (header.base_offset(), header.last_offset());
+                let found = found.get_or_insert_with(|| PutAside {
+                    file: None,
+                    segment: segment.path(),
+                    position: from,
+                    bytes: segment.len() - from,
+                    batches: 0,
+                    offsets: (first, last),
+                });
+                found.batches += 1;
+                found.offsets.1 = last;
+            }
+            Step::Damage(_) => {}
+            Step::Zeros(_) | Step::End => return Ok(found),
+        }
     }
 }
 
