@@ -382,33 +382,32 @@ impl View {
             }
             Key::State(name, number) => self.refresh_states(name, &[*number]).await?,
             Key::Offline => {
-                let names = self.children(&key).await?;
-                let mut offline = BTreeSet::new();
-                for name in &names {
-                    let Some((id, _, partition)) = znodes::parse_replica_name(name) else { continue };
-                    let node = self.store.read(&format!("{}/{name}", key.path())).await?;
-                    let parsed = node.and_then(|node| understood(znodes::parse_offline(name, &node.data)));
-                    offline.extend(parsed.map(|(topic, _)| (topic, partition, id)));
-                }
-                self.image.offline = offline;
+                let said = self.said_of_replicas(&key, znodes::parse_offline).await?;
+                self.image.offline = said.into_keys().collect();
             }
-            Key::Ends => {
-                let names = self.children(&key).await?;
-                let mut ends = BTreeMap::new();
-                for some in names.chunks(IN_FLIGHT) {
-                    let readings: Vec<_> =
-                        some.iter().map(|name| self.store.read(&format!("{}/{name}", key.path()))).collect();
-                    for (name, reading) in some.iter().zip(readings) {
-                        let node = reading.await?;
-                        let Some((id, _, partition)) = znodes::parse_replica_name(name) else { continue };
-                        let parsed = node.and_then(|node| understood(znodes::parse_end(name, &node.data)));
-                        ends.extend(parsed.map(|(topic, end)| ((topic, partition, id), end)));
-                    }
-                }
-                self.image.ends = ends;
-            }
+            Key::Ends => self.image.ends = self.said_of_replicas(&key, znodes::parse_end).await?,
         }
         Ok(())
+    }
+
+    /// What brokers say of their replicas, a node each below this key, by topic, partition and broker.
+    async fn said_of_replicas<T>(
+        &mut self,
+        key: &Key,
+        parse: impl Fn(&str, &[u8]) -> Result<(TopicId, T), znodes::BadNode>,
+    ) -> Result<BTreeMap<(TopicId, i32, BrokerId), T>, StoreFailure> {
+        let names = self.children(key).await?;
+        let mut said = BTreeMap::new();
+        for some in names.chunks(IN_FLIGHT) {
+            let readings: Vec<_> = some.iter().map(|name| self.store.read(&format!("{}/{name}", key.path()))).collect();
+            for (name, reading) in some.iter().zip(readings) {
+                let node = reading.await?;
+                let Some((id, _, partition)) = znodes::parse_replica_name(name) else { continue };
+                let parsed = node.and_then(|node| understood(parse(name, &node.data)));
+                said.extend(parsed.map(|(topic, what)| ((topic, partition, id), what)));
+            }
+        }
+        Ok(said)
     }
 
     async fn refresh_broker(&mut self, id: BrokerId) -> Result<(), StoreFailure> {
