@@ -307,7 +307,8 @@ fn most(assignment: &[BrokerId], ends: &BTreeMap<BrokerId, PublishedEnd>) -> Opt
 ///
 /// It does not leave the ISR by itself, since it cannot know that another member is there to lead: who is registered may
 /// have died within this session time-out, of the same power cut. Only a leader that lives can take it out. Where it led it
-/// leads no more, and what its log may have lost of its epoch is not written again under the same number.
+/// leads no more, unless it is the only member; what its log may have lost of its epoch is not written again under the same
+/// number.
 pub fn return_doubtful(me: BrokerId, state: &PartitionState) -> Option<PartitionState> {
     if !state.isr.contains(&me) {
         return Some(state.clone());

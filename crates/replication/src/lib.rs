@@ -43,6 +43,8 @@
 mod config;
 mod controller;
 mod event;
+#[cfg(test)]
+mod fixtures;
 mod follower;
 mod leader;
 mod lineage;

@@ -1,24 +1,10 @@
 //! Tables of elections.
 
 use super::*;
-
-fn ids(numbers: &[i32]) -> Vec<BrokerId> {
-    numbers.iter().copied().map(BrokerId).collect()
-}
+use crate::fixtures::{ids, state};
 
 fn live(numbers: &[i32]) -> BTreeMap<BrokerId, BrokerEpoch> {
     numbers.iter().map(|id| (BrokerId(*id), BrokerEpoch(i64::from(*id) * 10))).collect()
-}
-
-fn state(leader: i32, epoch: i32, isr: &[i32]) -> PartitionState {
-    PartitionState {
-        leader: (leader >= 0).then_some(BrokerId(leader)),
-        leader_epoch: LeaderEpoch(epoch),
-        isr: ids(isr),
-        controller_epoch: 1,
-        doubtful: Vec::new(),
-        recovering: false,
-    }
 }
 
 fn facts(version: i64, state: PartitionState) -> PartitionFacts {

@@ -10,6 +10,7 @@ use highwater_storage::EpochEnd;
 
 use super::*;
 use crate::event::{FetchError, FetchFailure, FetchGrant, FetchPlan, FollowerStatus, ProduceResult};
+use crate::fixtures::{ids, state};
 use crate::model::ModelLog;
 use crate::{FetchRequest, Fetcher, Isolation};
 
@@ -26,21 +27,6 @@ struct Rig {
     deferred_flush: bool,
     /// Outputs that are not for the log, since the last look.
     seen: Vec<Output>,
-}
-
-fn ids(numbers: &[i32]) -> Vec<BrokerId> {
-    numbers.iter().copied().map(BrokerId).collect()
-}
-
-fn state(leader: i32, epoch: i32, isr: &[i32]) -> PartitionState {
-    PartitionState {
-        leader: (leader >= 0).then_some(BrokerId(leader)),
-        leader_epoch: LeaderEpoch(epoch),
-        isr: ids(isr),
-        controller_epoch: 1,
-        doubtful: Vec::new(),
-        recovering: false,
-    }
 }
 
 impl Rig {
