@@ -46,7 +46,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(
         "sim",
         120,
-        "tests/history: its checks; crates/replication: seeded clusters on the simulated disk",
+        "tests/history: its checks; crates/replication: scripted stories; tests/sim: seeded clusters",
         simulation,
     ),
     part(
@@ -122,11 +122,13 @@ fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> an
     let history = Run::cargo(workspace).words("test --locked --release --package highwater-history --test *");
     history.run(tally, deadline, Counts::Lines);
     // Release: ten thousand seeds are a question of seconds there and of minutes without optimisation.
-    Run::cargo(workspace).words("test --locked --release --package highwater-replication --test *").run(
-        tally,
-        deadline,
-        Counts::Lines,
-    );
+    for package in ["highwater-replication", "highwater-sim"] {
+        Run::cargo(workspace).words("test --locked --release --test * --package").word(package).run(
+            tally,
+            deadline,
+            Counts::Lines,
+        );
+    }
     Ok(())
 }
 

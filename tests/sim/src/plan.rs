@@ -25,7 +25,7 @@ pub(crate) enum Promise {
 
 /// A mistake made on purpose, outside of the crates under test: the driver has to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mutant {
+pub enum Mutant {
     /// Before anything else a broker that starts cuts its log at its checkpointed high watermark: Kafka before KIP-101.
     CutsAtHighWatermark,
     /// Leaders are told an ISR of themselves alone, so that the high watermark is a minimum over the wrong set.

@@ -89,30 +89,48 @@ struct Reply {
 
 /// What happened in a run, for the proof that runs are not empty.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) acknowledged: u64,
-    pub(crate) consumed: u64,
-    pub(crate) kills: u64,
-    pub(crate) power_cuts: u64,
-    pub(crate) elections: u64,
-    pub(crate) unclean: u64,
-    pub(crate) recovered: u64,
-    pub(crate) power_cuts_of_all: u64,
-    pub(crate) struck: u64,
-    pub(crate) joins: u64,
-    pub(crate) shrinks: u64,
-    pub(crate) cuts: u64,
-    pub(crate) resets: u64,
-    pub(crate) conflicts: u64,
-    pub(crate) higher_epochs: u64,
-    pub(crate) duplicates: u64,
-    pub(crate) sessions_lost: u64,
-    pub(crate) events: u64,
+pub struct Counts {
+    /// Records that were acknowledged to acks=all.
+    pub acknowledged: u64,
+    /// Records that the consumer read.
+    pub consumed: u64,
+    /// Processes killed.
+    pub kills: u64,
+    /// Power cuts of a broker.
+    pub power_cuts: u64,
+    /// Elections of a whole in-sync replica.
+    pub elections: u64,
+    /// Elections of a replica outside of the in-sync set.
+    pub unclean: u64,
+    /// Elections of the doubtful member that kept most.
+    pub recovered: u64,
+    /// Power cuts of all brokers at once.
+    pub power_cuts_of_all: u64,
+    /// Records that no in-sync replica's disk held after a power cut of all.
+    pub struck: u64,
+    /// Growths of the in-sync set.
+    pub joins: u64,
+    /// Shrinks of the in-sync set.
+    pub shrinks: u64,
+    /// Truncations where histories parted.
+    pub cuts: u64,
+    /// Logs that started over at their leader's start.
+    pub resets: u64,
+    /// Proposals that met another version.
+    pub conflicts: u64,
+    /// Proposals in a higher epoch.
+    pub higher_epochs: u64,
+    /// Batches that a leader knew already.
+    pub duplicates: u64,
+    /// Sessions whose end a broker noticed.
+    pub sessions_lost: u64,
+    /// Events in all.
+    pub events: u64,
 }
 
 impl Counts {
     /// What every run of many seeds must have seen.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 17] {
+    pub fn named(&self) -> [(&'static str, u64); 17] {
         [
             ("acknowledged", self.acknowledged),
             ("consumed", self.consumed),
@@ -134,7 +152,8 @@ impl Counts {
         ]
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &Self) {
         self.acknowledged += other.acknowledged;
         self.consumed += other.consumed;
         self.kills += other.kills;
