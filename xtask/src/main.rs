@@ -42,6 +42,12 @@ enum Command {
         #[arg(long)]
         against_kafka: bool,
     },
+    /// Plant mistakes in a copy of the tree and expect tests to find them, all of `tests/mutants` or those named.
+    Mutants {
+        /// Names of files in `tests/mutants`, without their ending; none means all.
+        #[arg(value_name = "MUTANT")]
+        names: Vec<String>,
+    },
     /// Install one thing that a check needs, and print where it is.
     Install {
         /// What to install.
@@ -49,6 +55,9 @@ enum Command {
         what: Installable,
     },
 }
+
+/// When planting all mutants is taken for stuck.
+const MUTANTS_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Installable {
@@ -118,6 +127,16 @@ fn run(command: &Command) -> anyhow::Result<bool> {
             let chosen = PARTS.iter().filter(|part| parts.is_empty() || parts.iter().any(|name| name == part.name));
             let chosen: Vec<&Part> = chosen.filter(|part| !skip.iter().any(|name| name == part.name)).collect();
             Ok(test(&workspace, &chosen))
+        }
+        Command::Mutants { names } => {
+            let mut tally = Tally::default();
+            let deadline = Instant::now() + MUTANTS_LIMIT;
+            mutants::run_named(&Workspace::find(false)?, names, &mut tally, deadline)?;
+            for failure in tally.failures() {
+                println!("failed: {failure}");
+            }
+            println!("{} passed, {} failed", tally.passed(), tally.failed());
+            Ok(tally.failed() == 0)
         }
         Command::Install { what } => {
             let workspace = Workspace::find(false)?;

@@ -1,12 +1,19 @@
-//! Planted mistakes: the fuzz targets' plain tests must find each of them.
+//! Planted mistakes: tests must find each of them.
 //!
 //! A mutant is a file `tests/mutants/NAME.toml` with four keys, all strings in the form `'''…'''` or `"…"`:
 //! `about` (the mistake in a sentence), `file`, `text` (exact, once in that file) and `replacement`. The tree is copied
 //! below the target directory, the mistake is planted there, and the run passes if the tests fail: production code
-//! carries no switch for it.
+//! carries no switch for it. Those tests are the fuzz targets' plain ones or, with a fifth key
+//! `found_by = "PACKAGE TARGET TEST"`, one test of a workspace member: TARGET is a file in its `tests/`, or `lib`. A test
+//! that goes over seeds is told which by a fourth word, `FIRST..END`, and gets them as `HIGHWATER_FIRST_SEED` and
+//! `HIGHWATER_SEEDS`, their number.
+//!
+//! Each costs a build. `cargo xtask test` therefore draws some by the hash of the committed tree, so that commit after
+//! commit all have their turn; `cargo xtask mutants` plants all of them, or those named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -22,30 +29,129 @@ struct Mutant {
     file: PathBuf,
     text: String,
     replacement: String,
+    suite: Suite,
 }
 
-/// Plants each mutant in a copy of the tree and counts those that were found as passed.
-pub(crate) fn run(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let directory = workspace.root.join("tests/mutants");
+impl Mutant {
+    /// Its file in a tree, with what is in it.
+    fn place(&self, tree: &Path) -> anyhow::Result<(PathBuf, String)> {
+        let path = tree.join(&self.file);
+        let original = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let times = original.matches(&self.text).count();
+        ensure!(times == 1, "its text is {times} times in {}: it must be there once", self.file.display());
+        Ok((path, original))
+    }
+}
+
+/// What has to find a mutant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Suite {
+    /// The fuzz targets' plain tests.
+    Fuzz,
+    /// One test of a workspace member.
+    Test(NamedTest),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NamedTest {
+    package: String,
+    /// A file in the package's `tests/`, or `lib`.
+    target: String,
+    test: String,
+    seeds: Option<Range<u64>>,
+}
+
+/// How many mutants of a kind `cargo xtask test` draws, for the time that each takes: those that the fuzz targets' plain
+/// tests must find, those that name a test, and those that name seeds too.
+const DRAWN: [usize; 3] = [8, 3, 2];
+
+/// Plants the drawn mutants.
+pub(crate) fn run_drawn(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    let tree = Run::new(workspace, "git").words("rev-parse HEAD^{tree}").output()?;
+    let seed = tree.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok());
+    let seed = seed.with_context(|| format!("git names no tree: {tree}"))?;
+    let mut kinds = [Vec::new(), Vec::new(), Vec::new()];
+    for (name, mutant) in all(&workspace.root)? {
+        let [fuzz, named, seeded] = &mut kinds;
+        let kind = match &mutant.suite {
+            Suite::Fuzz => fuzz,
+            Suite::Test(NamedTest { seeds: None, .. }) => named,
+            Suite::Test(_) => seeded,
+        };
+        kind.push((name, mutant));
+    }
+    let drawn = kinds.into_iter().zip(DRAWN).flat_map(|(kind, count)| draw(kind, seed, count));
+    plant(workspace, drawn.collect(), tally, deadline)
+}
+
+/// Plants the mutants with these names, all if there is none.
+pub(crate) fn run_named(
+    workspace: &Workspace,
+    names: &[String],
+    tally: &mut Tally,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let mut mutants = all(&workspace.root)?;
+    if let Some(unknown) = names.iter().find(|name| !mutants.iter().any(|(known, _)| known == *name)) {
+        bail!("there is no mutant {unknown} in tests/mutants");
+    }
+    mutants.retain(|(name, _)| names.is_empty() || names.contains(name));
+    plant(workspace, mutants, tally, deadline)
+}
+
+/// `count` neighbours of a ring, or all.
+fn draw<T>(mut ring: Vec<T>, seed: usize, count: usize) -> Vec<T> {
+    if !ring.is_empty() {
+        let first = seed % ring.len();
+        ring.rotate_left(first);
+    }
+    ring.truncate(count);
+    ring
+}
+
+/// All mutants by name.
+fn all(root: &Path) -> anyhow::Result<Vec<(String, Mutant)>> {
+    let directory = root.join("tests/mutants");
     let entries = fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     files.sort();
     ensure!(!files.is_empty(), "there is no mutant in {}", directory.display());
+    let read = |file: PathBuf| {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok((name, parse(&text).with_context(|| format!("in {}", file.display()))?))
+    };
+    files.into_iter().map(read).collect()
+}
 
+/// Plants each mutant in a copy of the tree and counts those that were found as passed.
+fn plant(
+    workspace: &Workspace,
+    mutants: Vec<(String, Mutant)>,
+    tally: &mut Tally,
+    deadline: Instant,
+) -> anyhow::Result<()> {
     let tree = workspace.target.join("mutants/tree");
     copy_tree(workspace, &tree)?;
     // The tests must pass without a mistake, or their failing says nothing.
-    if !tests(workspace, &tree).run(tally, deadline, Counts::Lines) {
-        return Ok(());
+    let mut suites: Vec<&Suite> = Vec::new();
+    for (_, mutant) in &mutants {
+        if !suites.contains(&&mutant.suite) {
+            suites.push(&mutant.suite);
+        }
     }
-    for file in files {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let mutant = parse(&text).with_context(|| format!("in {}", file.display()))?;
+    for suite in suites {
+        // A name that no test has is noticed here: that run counts no line.
+        if !tests(workspace, &tree, suite, Stage::Run).run(tally, deadline, Counts::Lines) {
+            return Ok(());
+        }
+    }
+    for (name, mutant) in mutants {
         match found(workspace, &tree, &mutant, deadline) {
-            Ok(()) => {
-                println!("check ok: mutant {name} is found: {}", mutant.about);
+            Ok(seed) => {
+                let seed = seed.map_or_else(String::new, |seed| format!(" by seed {seed}"));
+                println!("check ok: mutant {name} is found{seed}: {}", mutant.about);
                 tally.pass();
             }
             Err(error) => tally.fail(format!("mutant {name} ({}): {error:#}", mutant.about)),
@@ -54,40 +160,75 @@ pub(crate) fn run(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -
     Ok(())
 }
 
-fn found(workspace: &Workspace, tree: &Path, mutant: &Mutant, deadline: Instant) -> anyhow::Result<()> {
-    let path = tree.join(&mutant.file);
-    let original = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let times = original.matches(&mutant.text).count();
-    ensure!(times == 1, "its text is {times} times in {}: it must be there once", mutant.file.display());
+/// Succeeds if it is, with the seed that found it, if one did.
+fn found(workspace: &Workspace, tree: &Path, mutant: &Mutant, deadline: Instant) -> anyhow::Result<Option<u64>> {
+    let (path, original) = mutant.place(tree)?;
     fs::write(&path, original.replace(&mutant.text, &mutant.replacement))?;
-    let built = tests(workspace, tree).word("--no-run").try_run(deadline);
-    let tested = tests(workspace, tree).try_run(deadline);
+    let built = tests(workspace, tree, &mutant.suite, Stage::Build).try_run(deadline);
+    let tested = tests(workspace, tree, &mutant.suite, Stage::Run).try_run(deadline);
     fs::write(&path, original)?;
     let ((builds, errors), (unnoticed, printed)) = (built?, tested?);
     ensure!(builds, "it does not compile:\n{errors}");
     ensure!(!unnoticed, "no test noticed it");
     // Not every way to fail is to have found something.
-    ensure!(printed.contains("panicked at"), "the tests failed, but none of them by itself:\n{printed}");
-    Ok(())
+    let failed = match &mutant.suite {
+        Suite::Fuzz => printed.contains("panicked at"),
+        Suite::Test(NamedTest { test, .. }) => printed.contains(&format!("test {test} ... FAILED")),
+    };
+    ensure!(failed, "the tests failed, but none of them by itself:\n{printed}");
+    Ok(failed_seed(&printed))
 }
 
-fn tests(workspace: &Workspace, tree: &Path) -> Run {
-    Run::cargo(workspace)
-        .words("test --locked --no-default-features --lib --manifest-path")
-        .word(tree.join("fuzz/Cargo.toml"))
-        .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain"))
+/// What comes first of `seed N failed`.
+fn failed_seed(printed: &str) -> Option<u64> {
+    printed.split("seed ").skip(1).find_map(|rest| rest.split_once(" failed")?.0.parse().ok())
 }
 
-/// Copies what the fuzz package builds from. Files that are the same already keep their time, so that cargo rebuilds
-/// only what changed since the last run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Build,
+    Run,
+}
+
+/// The crates that are not ours are those that other parts have built.
+fn tests(workspace: &Workspace, tree: &Path, suite: &Suite, stage: Stage) -> Run {
+    let cargo = Run::cargo(workspace).words("test --locked");
+    let run = match suite {
+        Suite::Fuzz => cargo
+            .words("--no-default-features --lib --manifest-path")
+            .word(tree.join("fuzz/Cargo.toml"))
+            .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain")),
+        Suite::Test(NamedTest { package, target, seeds, .. }) => {
+            let run = cargo.word("--package").word(package).word("--manifest-path").word(tree.join("Cargo.toml"));
+            let run = if target == "lib" { run.word("--lib") } else { run.word("--test").word(target) };
+            let run = run.env("CARGO_TARGET_DIR", &workspace.target);
+            match seeds {
+                Some(Range { start, end }) => {
+                    run.env("HIGHWATER_FIRST_SEED", start.to_string()).env("HIGHWATER_SEEDS", (end - start).to_string())
+                }
+                None => run,
+            }
+        }
+    };
+    match (stage, suite) {
+        (Stage::Build, _) => run.word("--no-run"),
+        (Stage::Run, Suite::Fuzz) => run,
+        (Stage::Run, Suite::Test(NamedTest { test, .. })) => run.words("-- --exact").word(test),
+    }
+}
+
+/// Copies what is built. Files that are the same already keep their time, so that cargo rebuilds only what changed since
+/// the last run.
 fn copy_tree(workspace: &Workspace, tree: &Path) -> anyhow::Result<()> {
     let listed = Run::new(workspace, "git").words("ls-files --cached --others --exclude-standard").output()?;
+    let mut copied = BTreeSet::new();
     for name in listed.lines() {
         let from = workspace.root.join(name);
         if !from.is_file() {
             continue;
         }
         let to = tree.join(name);
+        copied.insert(to.clone());
         let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
         if fs::read(&to).is_ok_and(|there| there == bytes) {
             continue;
@@ -97,10 +238,24 @@ fn copy_tree(workspace: &Workspace, tree: &Path) -> anyhow::Result<()> {
         }
         fs::write(&to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
     }
+    // A test file that is gone would be built as before.
+    remove_others(tree, &copied)
+}
+
+fn remove_others(directory: &Path, copied: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_others(&path, copied)?;
+        } else if !copied.contains(&path) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
     Ok(())
 }
 
-/// Reads the four keys. This is the small part of TOML that mutants are written in, not TOML.
+/// Reads the keys. This is the small part of TOML that mutants are written in, not TOML.
 fn parse(text: &str) -> anyhow::Result<Mutant> {
     let mut values = BTreeMap::new();
     let mut rest = text.trim_start();
@@ -120,12 +275,29 @@ fn parse(text: &str) -> anyhow::Result<Mutant> {
         file: take("file")?.into(),
         text: take("text")?,
         replacement: take("replacement")?,
+        suite: take("found_by").map_or(Ok(Suite::Fuzz), |words| named_test(&words).map(Suite::Test))?,
     };
     if let Some(key) = values.keys().next() {
         bail!("there is no key {key}");
     }
     ensure!(!mutant.text.is_empty() && mutant.text != mutant.replacement, "it changes nothing");
     Ok(mutant)
+}
+
+fn named_test(words: &str) -> anyhow::Result<NamedTest> {
+    let words: Vec<&str> = words.split(' ').collect();
+    let (package, target, test, seeds) = match words[..] {
+        [package, target, test] => (package, target, test, None),
+        [package, target, test, seeds] => (package, target, test, Some(seeds)),
+        _ => bail!("expected found_by = \"PACKAGE TARGET TEST\", with FIRST..END if it goes over seeds"),
+    };
+    let range = |text: &str| {
+        let (first, end) = text.split_once("..")?;
+        let range = first.parse().ok()?..end.parse().ok()?;
+        (!range.is_empty()).then_some(range)
+    };
+    let seeds = seeds.map(|text| range(text).with_context(|| format!("{text} are no seeds"))).transpose()?;
+    Ok(NamedTest { package: package.to_owned(), target: target.to_owned(), test: test.to_owned(), seeds })
 }
 
 fn string(text: &str) -> anyhow::Result<(String, &str)> {
@@ -151,8 +323,39 @@ mod tests {
             file: "crates/x.rs".into(),
             text: "  a = 1;\n".into(),
             replacement: "b".into(),
+            suite: Suite::Fuzz,
         };
         assert_eq!(parse(text).unwrap(), expected);
+        for (words, seeds) in [("p rot a::b", None), ("p rot a::b 5..20000", Some(5..20_000))] {
+            let [package, target, test] = ["p", "rot", "a::b"].map(str::to_owned);
+            let suite = Suite::Test(NamedTest { package, target, test, seeds });
+            let mutant = parse(&format!("{text}found_by = \"{words}\"\n")).unwrap();
+            assert_eq!(mutant, Mutant { suite, ..parse(text).unwrap() });
+        }
+    }
+
+    /// Those that are not drawn too: a text that nobody finds any more tests nothing.
+    #[test]
+    fn every_mutant_has_its_place() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for (name, mutant) in all(root).unwrap() {
+            mutant.place(root).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        }
+    }
+
+    #[test]
+    fn the_seed_that_failed_is_read() {
+        assert_eq!(failed_seed("seed x failed, seed 17 failed: lost\nseed 18 failed"), Some(17));
+        assert_eq!(failed_seed("running 1 test\ntest seeded ... FAILED"), None);
+    }
+
+    #[test]
+    fn each_mutant_has_its_turn() {
+        let mut seen: Vec<u8> = (0..5).flat_map(|seed| draw((0..5).collect(), seed, 2)).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
+        assert_eq!(draw(vec![1, 2], 7, 3), [2, 1]);
+        assert!(draw(Vec::<u8>::new(), 7, 3).is_empty());
     }
 
     #[test]
@@ -164,6 +367,9 @@ mod tests {
             "about = \"a\nfile = ",
             "about = \"a\"\nfile = \"f\"\ntext = \"\"\nreplacement = \"\"",
             "about = \"a\"\nfile = \"f\"\ntext = \"t\"\nreplacement = \"r\"\nmore = \"m\"",
+            "about = \"a\"\nfile = \"f\"\ntext = \"t\"\nreplacement = \"r\"\nfound_by = \"p name\"",
+            "about = \"a\"\nfile = \"f\"\ntext = \"t\"\nreplacement = \"r\"\nfound_by = \"p f n 3\"",
+            "about = \"a\"\nfile = \"f\"\ntext = \"t\"\nreplacement = \"r\"\nfound_by = \"p f n 3..3\"",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
