@@ -325,7 +325,7 @@ pub enum CutReason {
     Diverged(EpochEnd),
     /// Our last records have epochs above our leader's: they never were in its history.
     EpochAboveLeader,
-    /// The leader's log starts above our end.
+    /// The leader's log starts above our end, or above all that it has in common with ours.
     LeaderStartsAbove(Offset),
     /// Our log is empty at an offset the leader does not have.
     OutsideLeader(Offset),
@@ -342,7 +342,9 @@ impl fmt::Display for CutReason {
                 write!(f, "the leader's log has epoch {epoch} up to offset {end}, and differs from ours after it")
             }
             Self::EpochAboveLeader => f.write_str("the last epochs here are above the leader's"),
-            Self::LeaderStartsAbove(start) => write!(f, "the leader's log starts at {start}, above our end"),
+            Self::LeaderStartsAbove(start) => {
+                write!(f, "the leader's log starts at {start}, above what ours has of it")
+            }
             Self::OutsideLeader(start) => {
                 write!(f, "the log is empty outside of the leader's, which starts at {start}")
             }

@@ -44,7 +44,8 @@ pub enum Mutant {
     AcknowledgesAhead,
     /// Leaders take fetches of any epoch for ones of theirs, and do not compare histories.
     TrustsAnyEpoch,
-    /// Leaders count followers as in sync whatever they hold below the leader's log start, as Kafka does.
+    /// Leaders count followers as in sync whatever they hold below the leader's log start, as Kafka does; and followers that
+    /// differ do not look at that start.
     VouchesForAll,
 }
 

@@ -26,9 +26,14 @@ impl Replica {
             Err(FetchFailure::FencedLeaderEpoch) => follower.step = FollowerStep::Fenced,
             Err(FetchFailure::Unreachable | FetchFailure::UnknownLeaderEpoch) => self.back_off(now),
             Err(FetchFailure::OutOfRange { log_start }) => self.out_of_range(now, log, from, log_start),
-            Ok(ReplyHead { diverging: Some(end), .. }) => {
-                self.cut(log, Some(cut_for(log, end)), CutReason::Diverged(end));
-            }
+            Ok(ReplyHead { diverging: Some(end), log_start, .. }) => match cut_for(log, end) {
+                // What a cut would leave ends at the leader's start at the latest, and nobody can compare it. As records it
+                // would go with the next answer; what it says of producers would stay.
+                to if to <= log_start && log_start > Offset(0) => {
+                    self.cut(log, None, CutReason::LeaderStartsAbove(log_start))
+                }
+                to => self.cut(log, Some(to), CutReason::Diverged(end)),
+            },
             Ok(_) if from != log.end() => self.fetch_on(now, log),
             Ok(ReplyHead { high_watermark, log_start, diverging: None }) => {
                 follower.step = FollowerStep::Appending { leader_high_watermark: high_watermark };

@@ -4,10 +4,15 @@
 //! offsets, committed them, and deleted them by age, with every trace of the older epoch. When the old leader came back
 //! as a follower, its log ended where the new one began, in an epoch that the new leader knows nothing of: which fits. It
 //! was counted as in sync with the wrong records still in it.
+//!
+//! The run 18384: its log went further, and was cut to where the new one began. The records below went with the next
+//! answer, but what they said of their producer stayed, and counted when it was elected again.
 
-use highwater_replication::{Acks, BrokerEpoch, BrokerId, Effect, EpochEnd, Partition, ReplicaConfig, vouches};
+use highwater_replication::{
+    Acks, BrokerEpoch, BrokerId, Effect, EpochEnd, Partition, Produced, ReplicaConfig, WaitToken, vouches,
+};
 use highwater_storage::fs::SimFs;
-use highwater_storage::{LeaderEpoch, LogOptions, Offset};
+use highwater_storage::{BatchBuilder, CheckedBatch, Codec, LeaderEpoch, LogOptions, Offset, ProduceRules, Record};
 
 use crate::cluster::{NOW, answer, ask, disk, effects, fetch, led_by, plan, produce, start};
 
@@ -23,8 +28,17 @@ struct Story {
     leader_start: Offset,
 }
 
-/// Runs the story up to the return of 1.
-fn story() -> Story {
+/// Of so many records in epoch 0 the log of 1 ends where the leader's will begin.
+fn as_far_as_the_leaders_start() -> usize {
+    usize::try_from(story(FURTHER).leader_start.0).unwrap()
+}
+
+/// So many go beyond that.
+const FURTHER: usize = 40;
+
+/// Runs the story up to the return of 1, which has so many records of epoch 0. One, that nobody else gets, is the first of
+/// a producer.
+fn story(records: usize) -> Story {
     let small = LogOptions { segment_bytes: 400, file_delete_delay_ms: 0, ..LogOptions::default() };
     let disks = [1, 2, 3].map(|_| disk());
     let [mut first, mut leader, mut third] =
@@ -32,8 +46,12 @@ fn story() -> Story {
     for replica in [&mut first, &mut leader, &mut third] {
         led_by(replica, 1, 0, &[1, 2, 3]);
     }
-    for token in 0..40 {
-        produce(&mut first, "of epoch 0", Acks::Leader, token);
+    for token in 0..records {
+        if token as i64 == COMMON + 1 {
+            assert!(!produce_first(&mut first));
+        } else {
+            produce(&mut first, "of epoch 0", Acks::Leader, token as u64);
+        }
     }
     fetch(&mut first, 2, &mut leader, COMMON as usize);
     fetch(&mut first, 3, &mut third, COMMON as usize);
@@ -65,17 +83,21 @@ fn story() -> Story {
     Story { leader, fs, leader_start: committed }
 }
 
-/// 1 starts again and follows 2, up to the fetch that fits: at the leader's start.
-fn returned(story: &mut Story) -> Partition {
+/// The first batch of an idempotent producer, and whether the leader takes it for one that it has.
+fn produce_first(leader: &mut Partition) -> bool {
+    let mut batch = BatchBuilder::new(Codec::None).producer(7, 0, 0);
+    batch.push(Record::new(NOW, b"the first of a producer"));
+    let batch = CheckedBatch::check(batch.build(), &ProduceRules::default(), NOW).unwrap();
+    match leader.produce(NOW, &batch, Acks::Leader, NOW.after(30_000), WaitToken(1_000)).unwrap() {
+        Produced::Done(done) => done.duplicate,
+        Produced::Waiting => panic!("nothing to wait for"),
+    }
+}
+
+/// 1 starts again and follows 2.
+fn returned(story: &Story) -> Partition {
     let mut first = start(1, &story.fs, LogOptions::default()).unwrap();
     led_by(&mut first, 2, 1, &[2, 3]);
-    let asked = plan(&mut first);
-    let reply = ask(&mut story.leader, 1, asked, Offset(1_000)).unwrap();
-    let end = EpochEnd { epoch: LeaderEpoch(0), end: story.leader_start };
-    assert_eq!(reply.diverging, Some(end), "the best that the leader knows of epoch 0");
-    answer(&mut first, &reply);
-    assert_eq!(first.log().end(), story.leader_start, "as far as that, 1 keeps its own records");
-    assert_eq!(first.log().start(), Offset(0));
     first
 }
 
@@ -90,8 +112,9 @@ fn proposed(leader: &mut Partition) -> Option<Vec<i32>> {
 
 #[test]
 fn a_follower_lets_go_of_what_lies_below_the_leaders_start_before_it_is_in_sync() {
-    let mut story = story();
-    let mut first = returned(&mut story);
+    let mut story = story(as_far_as_the_leaders_start());
+    let mut first = returned(&story);
+    assert_eq!((first.log().start(), first.log().end()), (Offset(0), story.leader_start));
     effects(&mut story.leader);
     let asked = plan(&mut first);
     assert_eq!((asked.from, asked.last_fetched_epoch), (story.leader_start, Some(LeaderEpoch(0))));
@@ -106,14 +129,34 @@ fn a_follower_lets_go_of_what_lies_below_the_leaders_start_before_it_is_in_sync(
     assert_eq!(proposed(&mut story.leader), Some(vec![1, 2, 3]));
 }
 
+#[test]
+fn a_follower_cut_to_the_leaders_start_starts_over_and_forgets_the_producers_of_what_it_lost() {
+    let mut story = story(FURTHER);
+    let mut first = returned(&story);
+    let asked = plan(&mut first);
+    let reply = ask(&mut story.leader, 1, asked, Offset(1_000)).unwrap();
+    let end = EpochEnd { epoch: LeaderEpoch(0), end: story.leader_start };
+    assert_eq!(reply.diverging, Some(end), "the best that the leader knows of epoch 0");
+    answer(&mut first, &reply);
+    assert_eq!((first.log().start(), first.log().end()), (story.leader_start, story.leader_start));
+    effects(&mut story.leader);
+    fetch(&mut story.leader, 1, &mut first, 1);
+    assert_eq!(proposed(&mut story.leader), Some(vec![1, 2, 3]), "it holds nothing that the leader does not know");
+    // Elected again it has never seen the producer, whose batch is nowhere any more.
+    led_by(&mut first, 1, 2, &[1, 2, 3]);
+    assert!(!produce_first(&mut first), "acknowledged, and in no log");
+    assert!(produce_first(&mut first));
+}
+
 /// 1 crashes at every call by which it stores the leader's first answer: whatever it comes back with, as long as it holds
 /// anything below the leader's start its log does not pass for the leader's.
 #[test]
 fn a_crash_does_not_leave_the_leaders_records_above_others() {
+    let records = as_far_as_the_leaders_start();
     let mut states = Vec::new();
     for calls in 0.. {
-        let mut story = story();
-        let mut first = returned(&mut story);
+        let mut story = story(records);
+        let mut first = returned(&story);
         let asked = plan(&mut first);
         let reply = ask(&mut story.leader, 1, asked, story.leader_start + 1).unwrap();
         story.fs.crash_after(calls);
@@ -134,7 +177,7 @@ fn a_crash_does_not_leave_the_leaders_records_above_others() {
     }
     states.sort_unstable();
     states.dedup();
-    let (old, new) = (Offset(0), story().leader_start);
+    let (old, new) = (Offset(0), Offset(i64::try_from(records).unwrap()));
     assert!(
         states.contains(&(old, new)) && states.contains(&(new, new)) && states.contains(&(new, new + 1)),
         "{states:?}"

@@ -17,10 +17,11 @@ impl World {
                     running.partition.watch_fetch(token, request.by, request.from);
                     return self.schedule(LONG_POLL_MS, node, Event::PollEnds(token));
                 }
+                let silent = grant.diverging.is_some() && self.plan.mutant == Some(Mutant::VouchesForAll);
                 Reply {
                     records: running.read(&grant, request.from, max_bytes),
                     high_watermark: grant.high_watermark,
-                    log_start: grant.log_start,
+                    log_start: if silent { Offset(-1) } else { grant.log_start },
                     diverging: grant.diverging,
                     failure: None,
                 }

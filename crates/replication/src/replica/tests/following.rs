@@ -122,6 +122,26 @@ fn the_leaders_start_is_taken_over_before_its_records() {
     }
 }
 
+/// What would be left nobody can compare with the leader's, and it would be gone with the next answer but for its
+/// producers.
+#[test]
+fn a_cut_at_or_below_the_leaders_start_starts_over_there() {
+    let table = [("at it", 5, true), ("below it", 7, true), ("above it", 4, false), ("the leader has all", 0, false)];
+    for (name, leader_start, starts_over) in table {
+        let mut rig = following(ModelLog::with_epochs(&[(0, 0)], 12), 1, 3);
+        let answer = ReplyHead { log_start: Offset(leader_start), ..diverging(0, 5) };
+        rig.reply(1, 12, Ok(answer));
+        let start = if starts_over { leader_start } else { 0 };
+        assert_eq!((rig.log.start(), rig.log.end()), (Offset(start), Offset(start.max(5))), "{name}");
+        let plan = rig.plan().unwrap();
+        assert_eq!((plan.from, plan.last_fetched_epoch.is_none()), (rig.log.end(), starts_over), "{name}");
+    }
+    let mut rig = following(ModelLog::with_epochs(&[(0, 0)], 12), 1, 3);
+    rig.reply(1, 12, Ok(diverging(0, 0)));
+    let why = CutReason::Diverged(EpochEnd { epoch: LeaderEpoch(0), end: Offset(0) });
+    assert!(rig.seen.contains(&Output::Truncate { to: Offset(0), why }), "nothing starts above 0: {:?}", rig.seen);
+}
+
 /// A cut below the high watermark (an unclean leader) takes the high watermark along.
 #[test]
 fn a_cut_lowers_the_high_watermark_with_the_end() {
