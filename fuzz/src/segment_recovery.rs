@@ -248,8 +248,7 @@ fn rot(fs: &SimFs, options: &LogOptions, model: &Model, rotten: usize, input: &m
 /// Repairs a copy of a log: nothing is there that was not appended, and every batch that is whole, unless there is damage
 /// right behind it too: what is found between damage and damage may be part of a record.
 fn repair(fs: &SimFs, options: &LogOptions, appended: &Model, has_one_damage: bool) {
-    let found = repaired(fs, options, true).expect("nothing was compacted");
-    assert!(found.is_whole(), "a repaired log cannot be read through");
+    let found = repaired(fs, options, true);
     // Where one write tears at several places, a batch may be left with another base offset, which no checksum covers.
     let covered = if has_one_damage { 0 } else { 16 };
     let is_appended = |batch: BatchView<'_>| {

@@ -802,10 +802,11 @@ fn contents(dir: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Bytes flipped, overwritten, cut off and appended anywhere: whatever comes of it, it is looked at without a panic, and
-/// what a repair leaves verifies. `INSPECT_SEEDS` asks for more of it.
+/// Bytes flipped, overwritten, cut off and appended anywhere, files renamed and copied as compactions name theirs: whatever
+/// comes of it, it is looked at without a panic, and what one repair leaves verifies and can be read. `INSPECT_SEEDS` asks
+/// for more of it.
 #[test]
-fn whatever_was_damaged_verifies_when_it_was_repaired() {
+fn whatever_was_damaged_verifies_when_it_was_repaired_once() {
     let seeds = std::env::var("INSPECT_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20);
     let originals = ["transactional/log", "plain-multi/log", "compacted/log", "old-formats/log", "leader-epochs/log"];
     for seed in 0..seeds {
@@ -831,7 +832,10 @@ fn whatever_was_damaged_verifies_when_it_was_repaired() {
             let path = &files[random(files.len())];
             let mut bytes = std::fs::read(path).unwrap_or_default();
             let at = random(bytes.len());
-            match random(5) {
+            let swapped = path.with_file_name(format!("{}.swap", path.file_name().unwrap().display()));
+            match random(7) {
+                5 => drop(std::fs::rename(path, swapped)),
+                6 => drop(std::fs::copy(path, swapped)),
                 0 if !bytes.is_empty() => bytes[at] ^= 1 << random(8),
                 1 => bytes.truncate(at),
                 2 => bytes.extend((0..random(100)).map(|_| random(256) as u8)),
@@ -846,16 +850,7 @@ fn whatever_was_damaged_verifies_when_it_was_repaired() {
         let Target::Root { partitions, .. } = Target::of(&*fs, &root).unwrap() else { panic!("{root:?}") };
         for dir in partitions {
             let lock = RepairLock::take(&*fs, &dir).unwrap();
-            // A repair may bring to light what the damage hid: an index that did not fit, behind batches that are gone.
-            let mut left = Vec::new();
-            for _ in 0..3 {
-                let plan = RepairPlan::of(&*fs, &dir, &mut |_| {}).unwrap();
-                plan.apply(&fs, &mut |_| {}).unwrap();
-                left = plan.left;
-                if plan.actions.is_empty() {
-                    break;
-                }
-            }
+            let left = lock.repair(&fs, &mut |_| {}).unwrap();
             let mut found = Vec::new();
             lock.verify(&*fs, &mut |event| match event {
                 VerifyEvent::Found(fault) if fault.severity() > Severity::Note => found.push(fault),
@@ -865,6 +860,17 @@ fn whatever_was_damaged_verifies_when_it_was_repaired() {
             assert_eq!(found, left, "seed {seed}, {dir:?}");
             let stays = |kind| matches!(kind, FaultKind::CheckpointOffset | FaultKind::SegmentMissing);
             assert!(left.iter().all(|fault| stays(fault.kind)), "seed {seed}: {left:?}");
+            drop(lock);
+            let (log, report) = Log::open(&dir, LogOptions::default()).unwrap();
+            assert!(report.rotten.is_empty(), "seed {seed}: {report:?}");
+            let mut from = log.start();
+            while from < log.end() {
+                let fetched = log.read(from, ReadLimit::bytes(1 << 20).verified()).unwrap();
+                if fetched.next == from {
+                    break;
+                }
+                from = fetched.next;
+            }
         }
     }
 }

@@ -28,8 +28,9 @@ struct Case {
     keeps_state: bool,
 }
 
-/// Closed well, then damaged: two batches, one in the last segment; a base offset and a leader epoch; side files.
-fn damaged(keeps_state: bool) -> Case {
+/// Closed well, then damaged: two batches, one in the last segment; a base offset and a leader epoch; side files. Where it
+/// `is_compacted`, the first of the batches is in a segment that waits for the place of one that is whole, as is its index.
+fn damaged(keeps_state: bool, is_compacted: bool) -> Case {
     let fs = disk(1);
     let (mut log, _) = open(&fs, &small());
     for number in 0..40 {
@@ -41,6 +42,7 @@ fn damaged(keeps_state: bool) -> Case {
     let segments: Vec<String> = names(&fs).into_iter().filter(|name| name.ends_with(".log")).collect();
     let [_, second, third, .., last] = segments.as_slice() else { panic!("{segments:?}") };
     let mut cut = Vec::new();
+    let replaced = file_bytes(&fs, second);
     for (segment, number) in [(second, 2), (last, 1)] {
         let (base, bytes) = change(&fs, segment, number, |batch| batch[COVERED] ^= 8);
         good.retain(|(offset, _)| *offset != base);
@@ -53,6 +55,15 @@ fn damaged(keeps_state: bool) -> Case {
     fs.corrupt(&path("leader-epoch-checkpoint"), |bytes| bytes.truncate(3)).unwrap();
     let side_files = [&third.replace(".log", ".timeindex"), "leader-epoch-checkpoint", &last.replace(".log", ".index")];
     let side_files = side_files.into_iter().map(|name| file_bytes(&fs, name)).collect();
+    if is_compacted {
+        for (name, content) in
+            [(second.clone(), file_bytes(&fs, second)), (second.replace(".log", ".index"), vec![1; 9])]
+        {
+            write_file(&fs, &format!("{name}.swap"), &content);
+        }
+        fs.corrupt(&path(second), |bytes| bytes.clone_from(&replaced)).unwrap();
+        cut.push(replaced);
+    }
     if !keeps_state {
         fs.remove_file(&path("highwater-state")).unwrap();
     }
@@ -173,10 +184,16 @@ fn crash_everywhere(case: &Case) {
 
 #[test]
 fn a_crash_at_any_call_of_a_repair_loses_nothing_and_it_can_be_repeated() {
-    crash_everywhere(&damaged(true));
+    crash_everywhere(&damaged(true, false));
 }
 
 #[test]
 fn a_crash_at_any_call_of_a_repair_without_a_state_file_loses_nothing_and_it_can_be_repeated() {
-    crash_everywhere(&damaged(false));
+    crash_everywhere(&damaged(false, false));
+}
+
+/// What the compaction has made is damaged, and what it replaces, and an opening would remove, is not: it is kept.
+#[test]
+fn a_crash_at_any_call_of_a_repair_of_an_interrupted_compaction_loses_nothing_and_it_can_be_repeated() {
+    crash_everywhere(&damaged(true, true));
 }

@@ -121,7 +121,7 @@ pub(super) fn append(from: &dyn File, range: Range<u64>, to: &dyn File, mut at: 
 }
 
 /// The name of a side file that is not taken: an earlier repair may have cut at the same position.
-fn free_side_path(place: &Place, base_offset: Offset, position: u64) -> Result<PathBuf, IoError> {
+pub(super) fn free_side_path(place: &Place, base_offset: Offset, position: u64) -> Result<PathBuf, IoError> {
     for again in 0u32.. {
         let side = place.dir.join(SideFileName { base_offset, position, again }.to_string());
         match place.fs.metadata(&side) {

@@ -13,6 +13,7 @@ mod kept;
 mod rebuild;
 mod root;
 mod truncate;
+mod unfinished;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ use crate::inspect::{
 };
 use crate::io::{IoContext, IoError};
 use crate::lock::{LockError, lock_directory};
-use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
+use crate::names::{SegmentFile, SegmentFileName};
 use crate::open_files::OpenFiles;
 use crate::segment::Place;
 use crate::state_file::{LogState, StateFile};
@@ -37,6 +38,7 @@ pub use copy::{CopiedDir, CopyDirError, copy_dir, copy_root};
 use rebuild::{Rebuild, Snapshots};
 pub use root::RootRepairPlan;
 pub use truncate::{CutError, TruncatePlan, truncate};
+use unfinished::{Unfinished, in_place};
 
 /// Why a directory could not be repaired, cut or copied.
 #[derive(Debug, thiserror::Error)]
@@ -51,9 +53,34 @@ pub enum RepairError {
     /// A file operation failed. Repairing it again goes on where this stopped.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// A compaction was interrupted in there: a broker has to complete it first.
-    #[error("{} holds an interrupted compaction: let a broker open it first", .0.display())]
-    Unfinished(PathBuf),
+    /// Each round of a repair brought something new to light.
+    #[error(
+        "{}{} is still not as it should be after {rounds} rounds of repairs",
+        file.display(),
+        position.map(|position| format!(", byte {position}")).unwrap_or_default()
+    )]
+    Unsettled {
+        /// The first file that another round would change.
+        file: PathBuf,
+        /// Where in it, if that is known.
+        position: Option<u64>,
+        /// How many there were.
+        rounds: u32,
+    },
+}
+
+/// Rounds of a repair. Two or three are enough for directories of any bytes: what one finds was hidden by what the one
+/// before it put right.
+const ROUNDS_MAX: u32 = 16;
+
+/// What a repair tells while it goes on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RepairEvent<'p> {
+    /// So many more bytes of batches were read.
+    Read(u64),
+    /// What this plan says was done.
+    Done(&'p RepairPlan),
 }
 
 /// The locks of a partition's directory and of the data root it lies in.
@@ -75,6 +102,26 @@ impl RepairLock {
         }
         held.push(lock_directory(fs, dir)?);
         Ok(Self { dir: dir.to_owned(), _held: held })
+    }
+
+    /// Repairs the partition's directory until there is nothing left that a repair can do: where several files are damaged,
+    /// one fault may hide another. Returns what stays as it is.
+    ///
+    /// # Errors
+    /// As [`RepairPlan::of`] and [`RepairPlan::apply`]; [`RepairError::Unsettled`] if there is no end to it.
+    pub fn repair(&self, fs: &Arc<dyn Fs>, tell: &mut dyn FnMut(RepairEvent<'_>)) -> Result<Vec<Fault>, RepairError> {
+        for _ in 0..ROUNDS_MAX {
+            let plan = RepairPlan::of(&**fs, &self.dir, &mut |bytes| tell(RepairEvent::Read(bytes)))?;
+            if plan.is_empty() {
+                return Ok(plan.left);
+            }
+            plan.apply(fs, &mut |bytes| tell(RepairEvent::Read(bytes)))?;
+            tell(RepairEvent::Done(&plan));
+        }
+        let plan = RepairPlan::of(&**fs, &self.dir, &mut |_| {})?;
+        let Some(action) = plan.actions.first() else { return Ok(plan.left) };
+        let (file, position) = action.location();
+        Err(RepairError::Unsettled { file: file.to_owned(), position, rounds: ROUNDS_MAX })
     }
 
     /// Verifies the directory, as [`verify_partition`](crate::inspect::verify_partition) does, which would take it for
@@ -117,11 +164,23 @@ pub enum RepairAction {
         /// The field and its value.
         correction: Correction,
     },
-    /// A segment that cannot be where it is gets another name.
+    /// A segment that cannot be where it is, or that an interrupted compaction has replaced, gets another name.
     SetAside(PathBuf),
+    /// A file of a compaction that was interrupted gets its final name, as the next opening would give it.
+    PutInPlace(PathBuf),
     /// A file is made anew from the batches, or from the partitions. If it is there, what is in it gets a file of its own,
     /// unless all indexes are [made anew](RepairPlan::rebuild_indexes) whatever is in them.
     Rebuild(PathBuf),
+}
+
+impl RepairAction {
+    /// The file that changes, and where it does.
+    fn location(&self) -> (&Path, Option<u64>) {
+        match self {
+            Self::Cut { file, position, .. } | Self::Correct { file, position, .. } => (file, Some(*position)),
+            Self::SetAside(file) | Self::PutInPlace(file) | Self::Rebuild(file) => (file, None),
+        }
+    }
 }
 
 /// What is wrong with a partition, and what a repair does about it.
@@ -132,6 +191,7 @@ pub struct RepairPlan {
     pub actions: Vec<RepairAction>,
     /// What stays as it is.
     pub left: Vec<Fault>,
+    unfinished: Unfinished,
     repairs: BTreeMap<PathBuf, data::SegmentRepair>,
     rebuild: Rebuild,
     /// Files of which what is in them is kept, though others take their place.
@@ -145,6 +205,7 @@ impl RepairPlan {
             dir: dir.to_owned(),
             actions: Vec::new(),
             left: Vec::new(),
+            unfinished: Unfinished::default(),
             repairs: BTreeMap::new(),
             rebuild: Rebuild::default(),
             kept: BTreeSet::new(),
@@ -154,7 +215,7 @@ impl RepairPlan {
     /// Looks at a partition's directory and decides. Nothing is changed.
     ///
     /// # Errors
-    /// If it cannot be looked at, or holds an interrupted compaction.
+    /// If it cannot be looked at.
     pub fn of(fs: &dyn Fs, dir: &Path, read: &mut dyn FnMut(u64)) -> Result<Self, RepairError> {
         let mut plan = Self::none(dir);
         verify_locked(fs, dir, &mut |event| match event {
@@ -171,12 +232,8 @@ impl RepairPlan {
                 }
             })?;
         }
-        let files = PartitionFiles::list(fs, dir)?;
-        let is_swapped = |name: SegmentFileName| name.state != SegmentFileState::Live;
-        if plan.repairs.keys().filter_map(|path| name_of(path)).any(is_swapped) {
-            return Err(RepairError::Unfinished(dir.to_owned()));
-        }
-        plan.complete(&files);
+        plan.complete(&PartitionFiles::list(fs, dir)?);
+        plan.finish_first(fs)?;
         Ok(plan)
     }
 
@@ -205,9 +262,23 @@ impl RepairPlan {
             plan.rebuild.transactions.insert(segment.base);
             plan.actions.extend(rebuilt_indexes(dir, segment.base));
             plan.actions
-                .extend(segment.transaction_index.iter().map(|facts| RepairAction::Rebuild(facts.path.clone())));
+                .extend(segment.transaction_index.iter().map(|facts| RepairAction::Rebuild(in_place(&facts.path))));
         }
+        plan.finish_first(fs)?;
         Ok(plan)
+    }
+
+    /// Where anything is done, an interrupted compaction is finished before: files that wait for their places would take
+    /// those of files that were made anew.
+    fn finish_first(&mut self, fs: &dyn Fs) -> Result<(), IoError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.unfinished = Unfinished::of(fs, &self.dir)?;
+        let set_aside = self.unfinished.set_aside(&self.dir).map(RepairAction::SetAside);
+        let put_in_place = self.unfinished.waiting(&self.dir).map(RepairAction::PutInPlace);
+        self.actions.splice(0..0, set_aside.chain(put_in_place).collect::<Vec<_>>());
+        Ok(())
     }
 
     /// Whether there is nothing to do.
@@ -217,15 +288,16 @@ impl RepairPlan {
 
     fn decide(&mut self, fault: Fault) {
         let base = name_of(&fault.file).map(|name| name.base_offset);
+        let file = in_place(&fault.file);
         match (fault.kind, base, fault.position, fault.bytes) {
             (FaultKind::Offsets, Some(_), Some(_), None) => {
-                self.repairs.entry(fault.file.clone()).or_default().set_aside = true;
-                self.actions.push(RepairAction::SetAside(fault.file));
+                self.repairs.entry(file.clone()).or_default().set_aside = true;
+                self.actions.push(RepairAction::SetAside(file));
             }
             (FaultKind::Field | FaultKind::LeaderEpoch, Some(_), Some(position), _) if fault.correction.is_some() => {
                 let Some(correction) = fault.correction else { return };
-                self.repairs.entry(fault.file.clone()).or_default().correct(position, correction);
-                self.actions.push(RepairAction::Correct { file: fault.file, position, correction });
+                self.repairs.entry(file.clone()).or_default().correct(position, correction);
+                self.actions.push(RepairAction::Correct { file, position, correction });
             }
             (
                 FaultKind::Batch | FaultKind::Checksum | FaultKind::Offsets | FaultKind::TornTail | FaultKind::Records,
@@ -233,34 +305,34 @@ impl RepairPlan {
                 Some(position),
                 Some(bytes),
             ) => {
-                self.repairs.entry(fault.file.clone()).or_default().cut.push((position, bytes));
-                self.actions.push(RepairAction::Cut { file: fault.file, position, bytes });
+                self.repairs.entry(file.clone()).or_default().cut.push((position, bytes));
+                self.actions.push(RepairAction::Cut { file, position, bytes });
             }
             (FaultKind::OffsetIndexMissing | FaultKind::OffsetIndex, Some(base), ..)
             | (FaultKind::TimeIndexMissing | FaultKind::TimeIndex, Some(base), ..) => {
                 self.rebuild.indexes.insert(base);
-                self.actions.push(RepairAction::Rebuild(fault.file));
+                self.actions.push(RepairAction::Rebuild(file));
             }
             (FaultKind::TransactionIndex, Some(base), ..) => {
                 self.rebuild.transactions.insert(base);
-                self.actions.push(RepairAction::Rebuild(fault.file));
+                self.actions.push(RepairAction::Rebuild(file));
             }
             (FaultKind::EpochsMissing | FaultKind::Epochs, ..) => {
                 self.rebuild.epochs = true;
-                self.actions.push(RepairAction::Rebuild(fault.file));
+                self.actions.push(RepairAction::Rebuild(file));
             }
             (FaultKind::Snapshot | FaultKind::SnapshotContent, Some(base), ..) => {
                 self.rebuild.snapshots.add(base);
-                self.actions.push(RepairAction::Rebuild(fault.file));
+                self.actions.push(RepairAction::Rebuild(file));
             }
             (FaultKind::SnapshotsMissing, ..) => {
                 self.rebuild.snapshots = Snapshots::All;
-                self.actions.push(RepairAction::Rebuild(fault.file));
+                self.actions.push(RepairAction::Rebuild(file));
             }
-            (FaultKind::State | FaultKind::RecordsMissing, ..) => self.actions.push(RepairAction::Rebuild(fault.file)),
+            (FaultKind::State | FaultKind::RecordsMissing, ..) => self.actions.push(RepairAction::Rebuild(file)),
             // Whether the start is wrong or the log has lost its end nobody can tell.
             (FaultKind::CheckpointOffset, ..) if !fault.file.ends_with(LOG_STARTS_FILE) => {
-                self.actions.push(RepairAction::Rebuild(fault.file));
+                self.actions.push(RepairAction::Rebuild(file));
             }
             _ if fault.severity() == Severity::Note => {}
             _ => self.left.push(fault),
@@ -292,9 +364,9 @@ impl RepairPlan {
         });
         self.kept = rebuilt.collect();
         // Also what goes along unnamed: indexes of a segment that is set aside, transactions of one that is cut.
-        for segment in files.segments.iter().filter(|segment| self.repairs.contains_key(&segment.log.path)) {
+        for segment in files.segments.iter().filter(|segment| self.repairs.contains_key(&in_place(&segment.log.path))) {
             let indexes = [&segment.offset_index, &segment.time_index, &segment.transaction_index];
-            self.kept.extend(indexes.into_iter().flatten().map(|facts| facts.path.clone()));
+            self.kept.extend(indexes.into_iter().flatten().map(|facts| in_place(&facts.path)));
         }
         self.kept.extend(files.epochs.iter().filter(|_| self.rebuild.epochs).map(|facts| facts.path.clone()));
     }
@@ -308,6 +380,7 @@ impl RepairPlan {
             return Ok(());
         }
         let place = place(fs, &self.dir);
+        self.unfinished.finish(&place)?;
         for path in &self.kept {
             kept::keep(&**fs, path)?;
         }

@@ -21,6 +21,10 @@ impl Output {
         self.format == ResultFormat::Json
     }
 
+    pub(crate) fn format(&self) -> ResultFormat {
+        self.format
+    }
+
     /// A line for people; nothing in the other format.
     pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
         if self.is_json() { Ok(()) } else { writeln!(self.writer, "{line}") }

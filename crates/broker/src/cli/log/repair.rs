@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::bail;
 use clap::Args;
@@ -11,7 +12,7 @@ use highwater_storage::inspect::{
 };
 use highwater_storage::lock::LockError;
 use highwater_storage::names::{SegmentFile, SegmentFileState};
-use highwater_storage::repair::{RepairAction, RepairLock, RepairPlan, RootRepairPlan};
+use highwater_storage::repair::{RepairAction, RepairEvent, RepairLock, RepairPlan, RootRepairPlan};
 use serde_json::{Value, json};
 
 use super::output::Output;
@@ -62,23 +63,44 @@ pub(crate) fn repair(arguments: &RepairArguments) -> anyhow::Result<ExitCode> {
         dirs.extend(partitions(&target));
     }
     for dir in &dirs {
-        let lock = locked(&*fs, dir, arguments.write)?;
-        let progress = Progress::new(PartitionFiles::list(&*fs, dir)?.log_bytes(), arguments.format);
-        let plan = RepairPlan::of(&*fs, dir, &mut |bytes| progress.add(bytes))?;
-        progress.finish();
-        show(&mut output, dir, &plan.actions, plan.left.is_empty(), arguments.write)?;
-        left += show_left(&mut output, &plan.left)?;
-        if let Some(lock) = lock.filter(|_| !plan.is_empty()) {
-            let progress = Progress::new(PartitionFiles::list(&*fs, dir)?.log_bytes(), arguments.format);
-            plan.apply(&fs, &mut |bytes| progress.add(bytes))?;
-            progress.finish();
-            left += check(&mut output, |tell| lock.verify(&*fs, tell))?;
-        } else {
-            left += plan.actions.len();
-        }
+        left += match locked(&*fs, dir, arguments.write)? {
+            Some(lock) => repair_partition(&fs, dir, &lock, &mut output)?,
+            None => plan_partition(&*fs, dir, &mut output)?,
+        };
     }
     output.finish()?;
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Says what a repair of a partition would do first. Returns what there is to do.
+fn plan_partition(fs: &dyn Fs, dir: &Path, output: &mut Output) -> anyhow::Result<usize> {
+    let progress = Progress::new(PartitionFiles::list(fs, dir)?.log_bytes(), output.format());
+    let plan = RepairPlan::of(fs, dir, &mut |bytes| progress.add(bytes))?;
+    progress.finish();
+    show(output, dir, &plan.actions, plan.left.is_empty(), false)?;
+    Ok(show_left(output, &plan.left)? + plan.actions.len())
+}
+
+/// Repairs a partition and verifies it. Returns what is left to do.
+fn repair_partition(fs: &Arc<dyn Fs>, dir: &Path, lock: &RepairLock, output: &mut Output) -> anyhow::Result<usize> {
+    let progress = Progress::new(PartitionFiles::list(&**fs, dir)?.log_bytes(), output.format());
+    let (mut has_repaired, mut failed) = (false, None);
+    let left = lock.repair(fs, &mut |event| match event {
+        RepairEvent::Read(bytes) => progress.add(bytes),
+        RepairEvent::Done(plan) if failed.is_none() => {
+            has_repaired = true;
+            failed = progress.beside(|| show(output, dir, &plan.actions, true, true)).err();
+        }
+        _ => {}
+    })?;
+    progress.finish();
+    failed.map_or(Ok(()), Err)?;
+    if !has_repaired {
+        show(output, dir, &[], left.is_empty(), true)?;
+        return show_left(output, &left);
+    }
+    // What stays is among what is still wrong.
+    check(output, |tell| lock.verify(&**fs, tell))
 }
 
 /// Repairs the files of a data root itself. Returns what is left to do.
@@ -165,6 +187,10 @@ fn described(action: &RepairAction, done: bool) -> (String, Value) {
         RepairAction::SetAside(file) => (
             format!("{}: gets another name", file.display()),
             json!({ "type": "repair", "action": "set-aside", "file": file, "done": done }),
+        ),
+        RepairAction::PutInPlace(file) => (
+            format!("{}: gets its final name, which an interrupted compaction left to be done", file.display()),
+            json!({ "type": "repair", "action": "put-in-place", "file": file, "done": done }),
         ),
         RepairAction::Rebuild(file) => (
             format!("{}: made anew", file.display()),
