@@ -1,5 +1,6 @@
 //! What a coordination store promises, asked of each store that there is.
 
+mod lives;
 mod suite;
 mod zookeeper;
 
@@ -28,10 +29,14 @@ impl Store {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_embedded_store_keeps_its_promises() {
-    suite::run(&Store::Embedded(EmbeddedStore::in_memory())).await;
+    let store = Store::Embedded(EmbeddedStore::in_memory());
+    suite::run(&store).await;
+    lives::a_new_life_of_a_broker_is_not_the_one_that_was_seen(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zookeeper_keeps_its_promises() {
-    suite::run(&Store::ZooKeeper(ZooKeeper::start().unwrap())).await;
+    let store = Store::ZooKeeper(ZooKeeper::start().unwrap());
+    suite::run(&store).await;
+    lives::a_new_life_of_a_broker_is_not_the_one_that_was_seen(&store).await;
 }

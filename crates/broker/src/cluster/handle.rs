@@ -329,8 +329,11 @@ impl ClusterHandle {
         let mut ops = vec![Op::Check { path: znodes::topic_path(&partition.topic), version: topic_version }];
         let offline = &self.image().offline;
         for &member in state.isr.iter().filter(|member| !stored.value.isr.contains(member)) {
-            // A new member must be there when the change is committed: checked with the version of its registration,
-            // which a later life of that broker does not have.
+            // A new member must be there when the change is committed, and in the life it was seen in: its registration
+            // stands, and none was made since. The second is read first, or a life that begins in between would pass.
+            let life = znodes::life_path(member);
+            let Some(lives) = read(store, &life).await? else { return Ok(IsrDecision::Refused) };
+            ops.push(Op::Check { path: life, version: lives.version });
             let path = znodes::broker_path(member);
             let Some(registered) = read(store, &path).await? else { return Ok(IsrDecision::Refused) };
             let in_another_life = joining.is_some_and(|(id, life)| id == member && life.0 != registered.created);

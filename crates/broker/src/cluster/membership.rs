@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::agent::IN_FLIGHT;
 use super::znodes::{self, TopicNode};
 use super::{
-    ClusterConfig, CommitCause, Coordination, Endpoint, JoinError, MetadataImage, Op, StoreFailure, Watch, admin,
-    unix_ms,
+    ClusterConfig, CommitCause, CommitError, Coordination, Endpoint, JoinError, MetadataImage, Op, StoreFailure, Watch,
+    admin, unix_ms,
 };
 
 /// A partition found in the data directory of a broker that joins.
@@ -127,12 +127,25 @@ pub(super) async fn register(
     let deadline = Instant::now() + Duration::from_millis(timeout_ms);
     loop {
         let changed = store.watch(&path, Watch::Data);
-        match store.commit(vec![Op::CreateEphemeral { path: path.clone(), data: data.clone() }]).await {
+        let ops = vec![
+            Op::CreateEphemeral { path: path.clone(), data: data.clone() },
+            Op::Set { path: znodes::life_path(id), data: data.clone(), version: None },
+        ];
+        match store.commit(ops).await {
             Ok(done) => return Ok(BrokerEpoch(done.first().map_or(0, |done| done.created))),
             Err(error) if error.cause == CommitCause::Exists => {
+                // An earlier round may have been carried out without an answer.
+                if let Ok(Some(node)) = store.read(&path).await
+                    && node.data == data
+                {
+                    return Ok(BrokerEpoch(node.created));
+                }
                 if tokio::time::timeout_at(deadline, changed).await.is_err() {
                     return Err(JoinError::DuplicateBroker { id, waited_ms: timeout_ms });
                 }
+            }
+            Err(CommitError { at: 1, cause: CommitCause::Missing }) => {
+                create_if_missing(store, &znodes::life_path(id), Bytes::new()).await?;
             }
             // If it did happen after all, this session holds the node and the next round waits for it in vain: look.
             Err(error) if error.cause == CommitCause::Unavailable && Instant::now() < deadline => {

@@ -28,7 +28,7 @@ pub const CLUSTER_ID: &str = "/cluster/id";
 pub const PRODUCER_ID_BLOCK: &str = "/latest_producer_id_block";
 
 /// The nodes that are there before anything else, parents first.
-pub const ROOTS: [&str; 9] = [
+pub const ROOTS: [&str; 10] = [
     "/brokers",
     BROKER_IDS,
     TOPICS,
@@ -38,6 +38,7 @@ pub const ROOTS: [&str; 9] = [
     OFFLINE_REPLICAS,
     "/highwater",
     PUBLISHED_ENDS,
+    "/highwater/lives",
 ];
 
 /// More partitions of one topic are refused: a hostile or mistaken count must not make a node of megabytes.
@@ -64,6 +65,12 @@ pub struct BadNode {
 /// `/brokers/ids/<id>`
 pub fn broker_path(id: BrokerId) -> String {
     format!("{BROKER_IDS}/{id}")
+}
+
+/// `/highwater/lives/<id>`: outlives sessions and is written with each registration, so that its version tells one life
+/// of a broker from the next. The registration's own does not where versions begin at 0 in each node.
+pub fn life_path(id: BrokerId) -> String {
+    format!("/highwater/lives/{id}")
 }
 
 /// `/brokers/topics/<topic>`
