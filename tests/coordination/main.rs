@@ -32,6 +32,8 @@ async fn the_embedded_store_keeps_its_promises() {
     let store = Store::Embedded(EmbeddedStore::in_memory());
     suite::run(&store).await;
     lives::a_new_life_of_a_broker_is_not_the_one_that_was_seen(&store).await;
+    lives::a_topic_made_again_is_not_the_one_that_was_seen(&store).await;
+    lives::a_topic_that_cannot_be_changed_as_a_whole_is_refused(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,4 +41,6 @@ async fn zookeeper_keeps_its_promises() {
     let store = Store::ZooKeeper(ZooKeeper::start().unwrap());
     suite::run(&store).await;
     lives::a_new_life_of_a_broker_is_not_the_one_that_was_seen(&store).await;
+    lives::a_topic_made_again_is_not_the_one_that_was_seen(&store).await;
+    lives::a_topic_that_cannot_be_changed_as_a_whole_is_refused(&store).await;
 }

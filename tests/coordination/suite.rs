@@ -36,6 +36,10 @@ fn check(path: &str, version: i64) -> Op {
     Op::Check { path: path.into(), version }
 }
 
+fn exists(path: &str) -> Op {
+    Op::Exists { path: path.into() }
+}
+
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("it takes far less")
 }
@@ -65,7 +69,7 @@ async fn nodes_and_versions(session: &dyn Coordination) {
     let done = session.commit(vec![set("/n/b", "3", Some(before.version))]).await.unwrap();
     let after = session.read("/n/b").await.unwrap().unwrap();
     assert!(after.version > before.version && after.version == done[0].version && after.created == before.created);
-    session.commit(vec![check("/n/b", after.version), set("/n/b", "4", None)]).await.unwrap();
+    session.commit(vec![check("/n/b", after.version), exists("/n/b"), set("/n/b", "4", None)]).await.unwrap();
     session.commit(vec![delete("/n/b", None)]).await.unwrap();
     session.commit(vec![create("/n/b", "5")]).await.unwrap();
     assert!(session.read("/n/b").await.unwrap().unwrap().created > after.created, "creation numbers do not return");
@@ -80,6 +84,7 @@ async fn commits_are_atomic_and_say_what_was_wrong(session: &dyn Coordination) {
     refused(session, vec![set("/c", "9", None), delete("/c", None)], 1, CommitCause::NotEmpty).await;
     refused(session, vec![create("/no/parent", "")], 0, CommitCause::Missing).await;
     refused(session, vec![check("/gone", version)], 0, CommitCause::Missing).await;
+    refused(session, vec![set("/c", "9", None), exists("/gone")], 1, CommitCause::Missing).await;
     refused(session, vec![set("/c", "9", None), set("/gone", "", None)], 1, CommitCause::Missing).await;
     refused(session, vec![create("/c/e/child", "")], 0, CommitCause::Invalid).await;
     // No node has a negative version: such a check is not one for "any".
@@ -92,7 +97,7 @@ async fn commits_are_atomic_and_say_what_was_wrong(session: &dyn Coordination) {
         refused(session, vec![create(path, "")], 0, CommitCause::Invalid).await;
     }
     let huge = Op::Create { path: "/h".into(), data: Bytes::from(vec![0; 1024 * 1024 + 1]) };
-    refused(session, vec![huge], 0, CommitCause::Invalid).await;
+    refused(session, vec![create("/h", ""), huge], 1, CommitCause::TooLarge).await;
 
     assert_eq!(session.read("/x").await.unwrap(), None);
     assert_eq!(session.read("/c").await.unwrap().unwrap().data, "1", "a refused commit left something behind");

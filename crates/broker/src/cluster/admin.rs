@@ -158,11 +158,12 @@ impl ClusterHandle {
             let factor = assignment.first().map_or(0, Vec::len);
             let replication_factor = i16::try_from(factor).unwrap_or(i16::MAX);
             let created = |id| CreatedTopic { id, partitions, replication_factor };
+            let mut ops = vec![Op::Set { path: TOPICS.to_owned(), data: Bytes::new(), version: Some(guard) }];
+            ops.extend(topic_ops(&new.name, &TopicNode { id, assignment }, &new.config));
+            check_fits(store, &new.name, partitions, &ops)?;
             if intent == Intent::Validate {
                 return Ok(created(TopicId::ZERO));
             }
-            let mut ops = vec![Op::Set { path: TOPICS.to_owned(), data: Bytes::new(), version: Some(guard) }];
-            ops.extend(topic_ops(&new.name, &TopicNode { id, assignment }, &new.config));
             match store.commit(ops).await {
                 Ok(_) => return Ok(created(id)),
                 Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Exists) => {}
@@ -235,9 +236,6 @@ impl ClusterHandle {
                     place(present, count - present, factor, &brokers, seed(topic.id))
                 }
             };
-            if intent == Intent::Validate {
-                return Ok(());
-            }
             topic.assignment.extend(added);
             let mut ops = vec![Op::Set {
                 path: znodes::topic_path(name),
@@ -248,6 +246,10 @@ impl ClusterHandle {
                 (present..count)
                     .map(|number| Op::Create { path: znodes::partition_path(name, number), data: Bytes::new() }),
             );
+            check_fits(store, name, count, &ops)?;
+            if intent == Intent::Validate {
+                return Ok(());
+            }
             match store.commit(ops).await {
                 Ok(_) => return Ok(()),
                 Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Missing) => {}
@@ -279,6 +281,11 @@ impl ClusterHandle {
                 return Err(unknown);
             }
             let mut ops = vec![Op::Check { path: znodes::topic_path(&name), version }];
+            if let Some(path) = znodes::topic_id_path(topic.id)
+                && super::store::read(store, &path).await?.is_some()
+            {
+                ops.push(Op::Delete { path, version: None });
+            }
             delete_below(store, znodes::topic_path(&name), &mut ops).await?;
             if super::store::read(store, &znodes::topic_config_path(&name)).await?.is_some() {
                 ops.push(Op::Delete { path: znodes::topic_config_path(&name), version: None });
@@ -329,12 +336,30 @@ pub(super) fn topic_ops(name: &str, topic: &TopicNode, config: &BTreeMap<String,
         Op::Create { path: znodes::topic_path(name), data: znodes::encode_topic(topic) },
         Op::Create { path: znodes::partitions_path(name), data: Bytes::new() },
     ];
+    ops.extend(znodes::topic_id_path(topic.id).map(|path| Op::Create { path, data: Bytes::new() }));
     ops.extend(
         (0..)
             .take(topic.assignment.len())
             .map(|number| Op::Create { path: znodes::partition_path(name, number), data: Bytes::new() }),
     );
     ops
+}
+
+/// A topic comes, grows and goes in one commit each, so that no part of it is left behind: refused is one too large for that.
+fn check_fits(store: &dyn Coordination, name: &str, partitions: i32, ops: &[Op]) -> Result<(), AdminError> {
+    let deletion: Vec<Op> = (0..partitions)
+        .flat_map(|number| [znodes::state_path(name, number), znodes::partition_path(name, number)])
+        // Beside these: the topic's other nodes.
+        .chain(std::iter::repeat_n(znodes::state_path(name, partitions), 8))
+        .map(|path| Op::Delete { path, version: None })
+        .collect();
+    if store.fits(ops) && store.fits(&deletion) {
+        return Ok(());
+    }
+    Err(AdminError::InvalidPartitions(format!(
+        "A topic of this name with {partitions} partitions takes more than the coordination store changes at a time: it \
+         could not be deleted as a whole. Spread the records over several topics."
+    )))
 }
 
 /// Deletes `path` and all below it, deepest first.

@@ -211,6 +211,7 @@ impl Agent {
         last_stop: LastStop,
     ) -> Result<BrokerEpoch, JoinError> {
         let (id, store) = (self.config.id, self.store.clone());
+        membership::name_topics(&*store, &self.view.image).await?;
         if last_stop == LastStop::Unclean {
             // At once, so that it leads no more; and again when no leader can take it in any more for what it fetched in
             // its former life.

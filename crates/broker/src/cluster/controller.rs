@@ -255,15 +255,19 @@ impl Sight {
         let TopicPartition { topic, partition } = &commit.topic_partition;
         let (path, data) = (znodes::state_path(topic, *partition), znodes::encode_state(&commit.state));
         // -1 is no node's version, should the topic have left the image.
-        let topic_version = self.image.topic(topic).map_or(-1, |topic| topic.version);
-        vec![
+        let known = self.image.topic(topic);
+        let topic_version = known.map_or(-1, |topic| topic.version);
+        let mut ops = vec![
             Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: term.version },
             Op::Check { path: znodes::topic_path(topic), version: topic_version },
-            match commit.expected_version {
-                Some(version) => Op::Set { path, data, version: Some(version) },
-                None => Op::Create { path, data },
-            },
-        ]
+        ];
+        // Made again under its name, the topic and its states may have the versions that they had before.
+        ops.extend(known.and_then(|topic| znodes::topic_id_path(topic.id)).map(|path| Op::Exists { path }));
+        ops.push(match commit.expected_version {
+            Some(version) => Op::Set { path, data, version: Some(version) },
+            None => Op::Create { path, data },
+        });
+        ops
     }
 }
 

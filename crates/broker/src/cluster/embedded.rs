@@ -254,6 +254,11 @@ impl Coordination for EmbeddedSession {
         })
     }
 
+    fn fits(&self, _: &[Op]) -> bool {
+        // A commit that takes a long time to journal takes a long time: there is no limit but that of each value.
+        true
+    }
+
     fn session(&self) -> watch::Receiver<SessionState> {
         self.shared.state.subscribe()
     }

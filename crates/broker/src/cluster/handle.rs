@@ -314,8 +314,7 @@ impl ClusterHandle {
             return Ok(IsrDecision::Fenced);
         }
         let store = &*self.shared.store;
-        // A topic that was deleted and made again has another id, and its node another version: both are checked, the
-        // second within the commit.
+        // A topic that was deleted and made again has another id, which is checked within the commit as well.
         let Some((topic, topic_version)) = read_topic(store, &partition.topic).await? else {
             return Ok(IsrDecision::Fenced);
         };
@@ -327,6 +326,8 @@ impl ClusterHandle {
             return Ok(IsrDecision::Conflict(stored));
         }
         let mut ops = vec![Op::Check { path: znodes::topic_path(&partition.topic), version: topic_version }];
+        ops.extend(znodes::topic_id_path(topic_id).map(|path| Op::Exists { path }));
+        let of_topic = ops.len();
         let offline = &self.image().offline;
         for &member in state.isr.iter().filter(|member| !stored.value.isr.contains(member)) {
             // A new member must be there when the change is committed, and in the life it was seen in: its registration
@@ -355,7 +356,7 @@ impl ClusterHandle {
                     Some(stored) => IsrDecision::Conflict(stored),
                     None => IsrDecision::Fenced,
                 }),
-                CommitCause::Version | CommitCause::Missing if error.at == 0 || error.at == last => {
+                CommitCause::Version | CommitCause::Missing if error.at < of_topic || error.at == last => {
                     Ok(IsrDecision::Fenced)
                 }
                 CommitCause::Version | CommitCause::Missing => Ok(IsrDecision::Refused),

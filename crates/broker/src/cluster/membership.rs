@@ -1,6 +1,7 @@
 //! Joining a cluster: the store's first nodes, partitions taken over from a data directory, registration, and what a
 //! broker does before it after it stopped uncleanly.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,11 +12,15 @@ use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::time::Instant;
 
 use super::agent::IN_FLIGHT;
+use super::store::read_topic;
 use super::znodes::{self, TopicNode};
 use super::{
-    ClusterConfig, CommitCause, CommitError, Coordination, Endpoint, JoinError, MetadataImage, Op, StoreFailure, Watch,
-    admin, unix_ms,
+    BoxFuture, ClusterConfig, CommitCause, CommitError, Coordination, CoordinationError, Endpoint, JoinError,
+    MetadataImage, Op, StoreFailure, Watch, admin, unix_ms,
 };
+
+/// How long a store that did not answer is left alone.
+const BACKOFF: Duration = Duration::from_millis(100);
 
 /// A partition found in the data directory of a broker that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +78,7 @@ async fn take_over(store: &dyn Coordination, me: BrokerId, found: Vec<FoundParti
         let topic = topics.entry(found.topic_partition.topic.clone()).or_default();
         topic.insert(found.topic_partition.partition, found);
     }
-    let mut ops = Vec::new();
+    let (mut ops, mut named) = (Vec::new(), BTreeMap::new());
     for (name, partitions) in &topics {
         let refuse = |what: String| JoinError::Adoption { topic: name.to_string(), what };
         admin::check_name(name).map_err(|error| refuse(error.to_string()))?;
@@ -86,6 +91,9 @@ async fn take_over(store: &dyn Coordination, me: BrokerId, found: Vec<FoundParti
         let known = |number: i32| (0..znodes::PARTITIONS_MAX).contains(&number);
         if let Some(number) = partitions.keys().find(|&&number| !known(number)) {
             return Err(refuse(format!("it has a partition {number}")));
+        }
+        if let Some(other) = named.insert(id, name) {
+            return Err(refuse(format!("topic {other} has the same topic id, {id}")));
         }
         // Partitions between those found lived on other brokers; here they begin empty.
         let topic = TopicNode { id, assignment: (0..=last).map(|_| vec![me]).collect() };
@@ -140,16 +148,14 @@ pub(super) async fn register(
                 {
                     return Ok(BrokerEpoch(node.created));
                 }
-                if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                    return Err(JoinError::DuplicateBroker { id, waited_ms: timeout_ms });
-                }
+                wait_for_change(changed, deadline, id, timeout_ms).await?;
             }
             Err(CommitError { at: 1, cause: CommitCause::Missing }) => {
                 create_if_missing(store, &znodes::life_path(id), Bytes::new()).await?;
             }
             // If it did happen after all, this session holds the node and the next round waits for it in vain: look.
             Err(error) if error.cause == CommitCause::Unavailable && Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(BACKOFF).await;
                 if let Ok(Some(node)) = store.read(&path).await
                     && node.data == data
                 {
@@ -158,6 +164,38 @@ pub(super) async fn register(
             }
             Err(error) => return Err(StoreFailure::from(error).into()),
         }
+    }
+}
+
+/// Makes the nodes of topics' ids that are not there: of topics that Kafka, or an earlier version of this program, has made.
+pub(super) async fn name_topics(store: &dyn Coordination, image: &MetadataImage) -> Result<(), StoreFailure> {
+    let named: BTreeSet<String> = store.children(znodes::TOPIC_IDS).await?.into_iter().collect();
+    for topic in image.topics.values().filter(|topic| !named.contains(&topic.id.to_string())) {
+        let Some(path) = znodes::topic_id_path(topic.id) else { continue };
+        let ops = vec![
+            Op::Check { path: znodes::topic_path(&topic.name), version: topic.version },
+            Op::Create { path: path.clone(), data: Bytes::new() },
+        ];
+        match store.commit(ops).await {
+            Ok(_) => {}
+            // Another broker made it, or the topic is gone.
+            Err(CommitError { cause: CommitCause::Exists | CommitCause::Version | CommitCause::Missing, .. }) => {
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // The topic's version does not tell it from one that was made again in between.
+        if read_topic(store, &topic.name).await?.is_none_or(|(stored, _)| stored.id != topic.id) {
+            delete_if_there(store, path).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn delete_if_there(store: &dyn Coordination, path: String) -> Result<(), StoreFailure> {
+    match store.commit(vec![Op::Delete { path, version: None }]).await {
+        Err(error) if error.cause != CommitCause::Missing => Err(error.into()),
+        _ => Ok(()),
     }
 }
 
@@ -174,9 +212,25 @@ pub(super) async fn wait_for_former_life(
         if store.read(&path).await.map_err(StoreFailure::from)?.is_none() {
             return Ok(());
         }
-        if tokio::time::timeout_at(deadline, changed).await.is_err() {
-            return Err(JoinError::DuplicateBroker { id, waited_ms: timeout_ms });
+        wait_for_change(changed, deadline, id, timeout_ms).await?;
+    }
+}
+
+/// Until the watch fires, or a moment if the store cannot be reached: then it fails at once.
+async fn wait_for_change(
+    changed: BoxFuture<'static, Result<(), CoordinationError>>,
+    deadline: Instant,
+    id: BrokerId,
+    waited_ms: u64,
+) -> Result<(), JoinError> {
+    match tokio::time::timeout_at(deadline, changed).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(CoordinationError::SessionLost)) => Err(StoreFailure::SessionLost.into()),
+        Ok(Err(CoordinationError::Unavailable)) => {
+            tokio::time::sleep(BACKOFF).await;
+            Ok(())
         }
+        Err(_) => Err(JoinError::DuplicateBroker { id, waited_ms }),
     }
 }
 
@@ -192,17 +246,28 @@ pub(super) async fn mark_doubtful(
     for topic in image.topics.values() {
         for (number, partition) in (0..).zip(&topic.partitions) {
             if partition.assignment.contains(&me) || partition.state.value.isr.contains(&me) {
-                due.push(TopicPartition::new(topic.name.clone(), number));
+                due.push((TopicPartition::new(topic.name.clone(), number), topic.id));
             }
         }
     }
     let mut marked = 0;
     while !due.is_empty() {
-        let mut again = Vec::new();
+        let mut failed = Vec::new();
         for some in due.chunks(IN_FLIGHT) {
-            marked += mark_some(store, me, some, &mut again).await?;
+            marked += mark_some(store, me, some, &mut failed).await?;
         }
-        due = again;
+        due.clear();
+        let mut ids = BTreeMap::new();
+        for of in failed {
+            // The topic may be another one by now.
+            let id = match ids.entry(of.topic.clone()) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(unknown) => {
+                    *unknown.insert(read_topic(store, &of.topic).await?.map(|(topic, _)| topic.id))
+                }
+            };
+            due.extend(id.map(|id| (of, id)));
+        }
     }
     if marked > 0 {
         tracing::info!(broker = %me, partitions = marked, "stopped uncleanly before: their logs may lack records");
@@ -210,31 +275,33 @@ pub(super) async fn mark_doubtful(
     Ok(())
 }
 
-/// Gives how many are marked now that were not. Those whose state was written by somebody else meanwhile go to `again`.
+/// Gives how many are marked now that were not. Those whose state was written by somebody else meanwhile, or whose topic is
+/// not of that id any more, go to `failed`.
 async fn mark_some(
     store: &dyn Coordination,
     me: BrokerId,
-    some: &[TopicPartition],
-    again: &mut Vec<TopicPartition>,
+    some: &[(TopicPartition, TopicId)],
+    failed: &mut Vec<TopicPartition>,
 ) -> Result<usize, StoreFailure> {
     // All are on their way before the first is awaited: they share the store's syncs.
     let path = |of: &TopicPartition| znodes::state_path(&of.topic, of.partition);
-    let readings: Vec<_> = some.iter().map(|of| store.read(&path(of))).collect();
+    let readings: Vec<_> = some.iter().map(|(of, _)| store.read(&path(of))).collect();
     let mut writes = Vec::new();
-    for (of, reading) in some.iter().zip(readings) {
+    for ((of, id), reading) in some.iter().zip(readings) {
         let Some(node) = reading.await? else { continue };
         let stored = znodes::parse_state(&of.topic, of.partition, &node.data)?;
         if let Some(state) = return_doubtful(me, &stored) {
             let data = znodes::encode_state(&state);
-            let commit = store.commit(vec![Op::Set { path: path(of), data, version: Some(node.version) }]);
-            writes.push((of, state.doubtful != stored.doubtful, commit));
+            let mut ops: Vec<Op> = znodes::topic_id_path(*id).map(|path| Op::Exists { path }).into_iter().collect();
+            ops.push(Op::Set { path: path(of), data, version: Some(node.version) });
+            writes.push((of, state.doubtful != stored.doubtful, store.commit(ops)));
         }
     }
     let mut marked = 0;
     for (of, marks, commit) in writes {
         match commit.await {
             Ok(_) => marked += usize::from(marks),
-            Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Missing) => again.push(of.clone()),
+            Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Missing) => failed.push(of.clone()),
             Err(error) => return Err(error.into()),
         }
     }

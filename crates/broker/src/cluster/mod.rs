@@ -66,6 +66,9 @@ pub trait Coordination: Send + Sync + fmt::Debug {
     /// [`CommitCause::Unavailable`] leaves open whether it happened: read to find out.
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Vec<OpDone>, CommitError>>;
 
+    /// Whether a commit of this size can be carried out in one piece.
+    fn fits(&self, ops: &[Op]) -> bool;
+
     /// How the session fares. A receiver sees only the latest state: another id than before means that the earlier
     /// session expired, even if [`SessionState::Expired`] itself went by unseen.
     fn session(&self) -> watch::Receiver<SessionState>;
@@ -109,6 +112,11 @@ pub enum Op {
         path: String,
         /// The version it must have.
         version: i64,
+    },
+    /// Goes on only if there is such a node, whatever its version.
+    Exists {
+        /// The node.
+        path: String,
     },
     /// Makes a node that outlives sessions.
     Create {
@@ -180,6 +188,9 @@ pub enum CommitCause {
     /// No path, or a child of an ephemeral node.
     #[error("there can be no such node")]
     Invalid,
+    /// The commit, or one of its values, is larger than the store takes in one piece.
+    #[error("it is larger than the store takes in one piece")]
+    TooLarge,
     /// The session has ended.
     #[error("the session has ended")]
     SessionLost,

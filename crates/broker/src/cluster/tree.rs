@@ -202,6 +202,10 @@ impl Tree {
                 expect_version(node, Some(*version))?;
                 changes.done.push(OpDone { version: node.version, created: node.created });
             }
+            Op::Exists { path } => {
+                let node = self.nodes.get(path).ok_or(CommitCause::Missing)?;
+                changes.done.push(OpDone { version: node.version, created: node.created });
+            }
             Op::Create { path, data } => {
                 self.insert(path, data.clone(), number, None, changes)?;
                 changes.effects.push(Effect::Create { path: path.clone(), data: data.clone() });
@@ -212,9 +216,10 @@ impl Tree {
                 changes.done.push(OpDone { version: number, created: number });
             }
             Op::Set { path, data, version } => {
-                if data.len() > DATA_BYTES_MAX || path == "/" {
+                if path == "/" {
                     return Err(CommitCause::Invalid);
                 }
+                expect_size(data)?;
                 let node = self.nodes.get_mut(path).ok_or(CommitCause::Missing)?;
                 expect_version(node, *version)?;
                 changes.undo.earlier.push((path.clone(), Some(node.clone())));
@@ -254,9 +259,10 @@ impl Tree {
         changes: &mut Changes,
     ) -> Result<(), CommitCause> {
         let (parent_path, name) = split(path).ok_or(CommitCause::Invalid)?;
-        if data.len() > DATA_BYTES_MAX || path.len() > PATH_BYTES_MAX {
+        if path.len() > PATH_BYTES_MAX {
             return Err(CommitCause::Invalid);
         }
+        expect_size(&data)?;
         if self.nodes.contains_key(path) {
             return Err(CommitCause::Exists);
         }
@@ -284,6 +290,10 @@ impl Tree {
         changes.undo.earlier.push((path.to_owned(), Some(node)));
         changes.touched.push(path.to_owned());
     }
+}
+
+fn expect_size(data: &Bytes) -> Result<(), CommitCause> {
+    if data.len() > DATA_BYTES_MAX { Err(CommitCause::TooLarge) } else { Ok(()) }
 }
 
 fn expect_version(node: &TreeNode, expected: Option<i64>) -> Result<(), CommitCause> {
@@ -343,7 +353,7 @@ mod tests {
             refused(&mut tree, &[create(path, "")], 0, CommitCause::Invalid);
         }
         let huge = Bytes::from(vec![0; DATA_BYTES_MAX + 1]);
-        refused(&mut tree, &[Op::Create { path: "/h".into(), data: huge }], 0, CommitCause::Invalid);
+        refused(&mut tree, &[Op::Create { path: "/h".into(), data: huge }], 0, CommitCause::TooLarge);
         refused(&mut tree, &[create(&format!("/{}", "x".repeat(PATH_BYTES_MAX)), "")], 0, CommitCause::Invalid);
         refused(&mut tree, &[delete("/", None)], 0, CommitCause::Invalid);
     }

@@ -28,7 +28,7 @@ pub const CLUSTER_ID: &str = "/cluster/id";
 pub const PRODUCER_ID_BLOCK: &str = "/latest_producer_id_block";
 
 /// The nodes that are there before anything else, parents first.
-pub const ROOTS: [&str; 10] = [
+pub const ROOTS: [&str; 11] = [
     "/brokers",
     BROKER_IDS,
     TOPICS,
@@ -39,6 +39,7 @@ pub const ROOTS: [&str; 10] = [
     "/highwater",
     PUBLISHED_ENDS,
     "/highwater/lives",
+    TOPIC_IDS,
 ];
 
 /// More partitions of one topic are refused: a hostile or mistaken count must not make a node of megabytes.
@@ -51,6 +52,10 @@ pub const OFFLINE_REPLICAS: &str = "/offline_replicas";
 /// Where replicas that stopped uncleanly say how far their logs go while nobody leads, one ephemeral node each. Ours: Kafka
 /// elects one of them without asking.
 pub const PUBLISHED_ENDS: &str = "/highwater/ends";
+
+/// A node for each topic that there is, named by its id. Ours: where the versions of each node begin at 0, a topic that was
+/// made again under its name has the same ones as before, and this tells them apart.
+pub const TOPIC_IDS: &str = "/highwater/topics";
 
 /// A value that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +81,11 @@ pub fn life_path(id: BrokerId) -> String {
 /// `/brokers/topics/<topic>`
 pub fn topic_path(topic: &str) -> String {
     format!("{TOPICS}/{topic}")
+}
+
+/// `/highwater/topics/<topic id>`; `None` for a topic that a Kafka too old for ids has made.
+pub fn topic_id_path(id: TopicId) -> Option<String> {
+    (id != TopicId::ZERO).then(|| format!("{TOPIC_IDS}/{id}"))
 }
 
 /// `/brokers/topics/<topic>/partitions`

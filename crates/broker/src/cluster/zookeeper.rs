@@ -32,6 +32,8 @@ const BACKOFF: Duration = Duration::from_millis(100);
 const COMMIT_BYTES_MAX: usize = 1024 * 1024 - 4096;
 /// What the wire adds to a step besides its paths and value, and more.
 const STEP_BYTES: usize = 64;
+/// The server takes this for a check that the node is there.
+const ANY_VERSION: i32 = -1;
 /// No node has this version, and the server answers as for any other that does not fit.
 const NO_VERSION: i32 = i32::MAX;
 
@@ -381,6 +383,10 @@ impl Coordination for ZooKeeperStore {
         })
     }
 
+    fn fits(&self, ops: &[Op]) -> bool {
+        check_size(ops, self.shared.chroot.len()).is_ok()
+    }
+
     fn session(&self) -> watch::Receiver<SessionState> {
         self.shared.state.subscribe()
     }
@@ -447,15 +453,18 @@ fn check_size(ops: &[Op], chroot_bytes: usize) -> Result<(), CommitError> {
     let mut total = 0;
     for (at, op) in ops.iter().enumerate() {
         let (path, data) = match op {
-            Op::Check { path, .. } | Op::Delete { path, .. } => (path, 0),
+            Op::Check { path, .. } | Op::Exists { path } | Op::Delete { path, .. } => (path, 0),
             Op::Create { path, data } | Op::CreateEphemeral { path, data } | Op::Set { path, data, .. } => {
                 (path, data.len())
             }
         };
         total += chroot_bytes + path.len() + data + STEP_BYTES;
-        let at_the_root = path == "/" && !matches!(op, Op::Check { .. });
-        if at_the_root || total > COMMIT_BYTES_MAX {
+        let changes = !matches!(op, Op::Check { .. } | Op::Exists { .. });
+        if path == "/" && changes {
             return Err(CommitError { at, cause: CommitCause::Invalid });
+        }
+        if total > COMMIT_BYTES_MAX {
+            return Err(CommitError { at, cause: CommitCause::TooLarge });
         }
     }
     Ok(())
@@ -473,6 +482,7 @@ async fn carry_out(client: &Client, ops: &[Op]) -> Result<Vec<OpDone>, MultiWrit
     for (index, op) in ops.iter().enumerate() {
         let added = match op {
             Op::Check { path, version } => writer.add_check_version(path, wire_version(*version)),
+            Op::Exists { path } => writer.add_check_version(path, ANY_VERSION),
             Op::Create { path, data } => writer.add_create(path, data, &persistent),
             Op::CreateEphemeral { path, data } => writer.add_create(path, data, &ephemeral),
             Op::Set { path, data, version } => writer.add_set_data(path, data, version.map(wire_version)),

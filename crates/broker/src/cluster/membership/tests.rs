@@ -142,3 +142,25 @@ async fn an_unclean_return_waits_for_the_end_of_the_former_life() {
     waited.unwrap();
     assert_eq!(session.read(&znodes::broker_path(BrokerId(1))).await.unwrap(), None);
 }
+
+/// Kafka, and stores of earlier versions, have no node for the topic's id.
+#[tokio::test]
+async fn topics_without_a_node_for_their_id_get_one_when_a_broker_registers() {
+    let store = EmbeddedStore::in_memory();
+    let session = Arc::new(store.session(10_000));
+    let handle = ClusterHandle::join(ClusterConfig::new(BrokerId(1)), session.clone()).await.unwrap();
+    handle.register(endpoint(), LastStop::Clean).await.unwrap();
+    let new = crate::cluster::NewTopic { name: "t".to_owned(), ..Default::default() };
+    let topic = handle.create_topic(&new, crate::cluster::Intent::Apply).await.unwrap();
+    let path = znodes::topic_id_path(topic.id).unwrap();
+    assert!(session.read(&path).await.unwrap().is_some());
+    session.commit(vec![Op::Delete { path: path.clone(), version: None }]).await.unwrap();
+    let second = Arc::new(store.session(10_000));
+    let second = ClusterHandle::join(ClusterConfig::new(BrokerId(2)), second).await.unwrap();
+    second.register(endpoint(), LastStop::Clean).await.unwrap();
+    assert!(session.read(&path).await.unwrap().is_some());
+
+    // One that nobody gave such a node can be deleted all the same.
+    session.commit(vec![Op::Delete { path, version: None }]).await.unwrap();
+    second.delete_topic(&crate::cluster::TopicRef::Id(topic.id)).await.unwrap();
+}
