@@ -85,6 +85,10 @@ pub struct BrokerConfig {
     pub fetch_bytes_max: usize,
     /// `highwater.queued.max.response.bytes`: records in answers that are not sent yet, together.
     pub queued_response_bytes_max: usize,
+    /// `max.incremental.fetch.session.cache.slots`: fetch sessions kept; further clients are answered in full.
+    pub fetch_sessions_max: usize,
+    /// `highwater.fetch.session.cache.bytes`: what they take together.
+    pub fetch_session_bytes_max: usize,
 
     /// `replica.lag.time.max.ms`: a follower that was not caught up for so long leaves the ISR.
     pub replica_lag_time_max_ms: i64,
@@ -164,6 +168,8 @@ impl Default for BrokerConfig {
             background_threads: 4,
             fetch_bytes_max: 55 << 20,
             queued_response_bytes_max: 256 << 20,
+            fetch_sessions_max: 1_000,
+            fetch_session_bytes_max: 128 << 20,
             replica_lag_time_max_ms: 10_000,
             replica_fetch_bytes_max: 1 << 20,
             replica_fetch_response_bytes_max: 10 << 20,

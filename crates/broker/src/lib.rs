@@ -36,6 +36,7 @@ mod clock;
 mod cluster_of;
 mod damage;
 mod deadlines;
+mod fetch_sessions;
 mod fetcher;
 mod fetches;
 mod gather;

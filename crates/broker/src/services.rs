@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use highwater_replication::PublishedEnd;
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::cluster::ClusterHandle;
 use crate::config::BrokerConfig;
 use crate::deadlines::Deadlines;
+use crate::fetch_sessions::{FetchSessions, Limits};
 use crate::fetcher::Fetchers;
 use crate::readers::Readers;
 use crate::sync::Syncs;
@@ -31,6 +32,7 @@ pub(crate) struct Services {
     pub(crate) readers: Readers,
     pub(crate) deadlines: Deadlines,
     pub(crate) fetchers: Fetchers,
+    fetch_sessions: Mutex<FetchSessions>,
     /// A cut lowered what the root's checkpoints say: they are to be written soon, for Kafka reads only them.
     pub(crate) checkpoints_wanted: Notify,
     cluster: OnceLock<ClusterHandle>,
@@ -43,6 +45,7 @@ impl Services {
     /// Nothing is running yet. To be called on a tokio runtime, which carries the tasks.
     pub(crate) fn new(config: BrokerConfig) -> Arc<Self> {
         let clock = Clock::start();
+        let limits = Limits { slots: config.fetch_sessions_max, bytes: config.fetch_session_bytes_max };
         Arc::new(Self {
             clock,
             commands_max: config.queued_requests_max,
@@ -51,12 +54,18 @@ impl Services {
             readers: Readers::new(config.background_threads, config.queued_response_bytes_max),
             deadlines: Deadlines::new(clock),
             fetchers: Fetchers::new(BTreeSet::new()),
+            fetch_sessions: Mutex::new(FetchSessions::new(limits)),
             checkpoints_wanted: Notify::new(),
             cluster: OnceLock::new(),
             runtime: Handle::current(),
             tasks: Mutex::new(Some(JoinSet::new())),
             config: Arc::new(config),
         })
+    }
+
+    /// The sessions of those who fetch here. To be held for a look-up, not over the partitions.
+    pub(crate) fn fetch_sessions(&self) -> MutexGuard<'_, FetchSessions> {
+        self.fetch_sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The cluster, once this broker has joined it.

@@ -1,5 +1,6 @@
 //! Fetch: records for consumers and for followers.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,14 +10,19 @@ use kafka_protocol::messages::fetch_request::FetchPartition;
 use kafka_protocol::messages::fetch_response::{
     EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
 };
-use kafka_protocol::messages::{FetchRequest, FetchResponse};
+use kafka_protocol::messages::{self, FetchRequest, FetchResponse};
 use kafka_protocol::protocol::StrBytes;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{Close, ErrorCode, RequestContext};
+use crate::fetch_sessions::{
+    Answered, Asked, EPOCH_FINAL, EPOCH_OPENING, Key, NO_SESSION, Owner, Refusal, Session, Taken, Told, Topic,
+};
 use crate::fetches::{self, Limits, ReadFailure, Served, Wanted};
 use crate::hosted::Hosted;
 use crate::partitions::TopicName;
+use crate::services::Services;
 
 /// Since this version topics are named by id.
 const TOPIC_IDS_SINCE: i16 = 13;
@@ -38,39 +44,46 @@ struct Asker {
     isolation: Isolation,
 }
 
+/// Where a request stands with its session.
+enum Talk {
+    /// A full request; its partitions are kept if it opens a session.
+    Full { opens: bool },
+    /// The next one of a session, which is out meanwhile.
+    Goes(Taken),
+}
+
+/// A partition that is asked for, and its part of the answer.
+struct Part {
+    key: Key,
+    asked: Asked,
+    answer: PartitionData,
+}
+
 /// Answers a Fetch request.
 pub(crate) async fn handle(context: &RequestContext, request: FetchRequest) -> Result<FetchResponse, Close> {
-    // No sessions are kept, which Kafka's clients and followers take as "send full requests". So any request that
-    // goes on with one refers to a session of somebody else.
-    if request.session_id != 0 && request.session_epoch > 0 {
-        return Ok(FetchResponse::default().with_error_code(ErrorCode::FetchSessionIdNotFound.number()));
-    }
+    let services = &context.broker.services;
     let asker = asker(context.version, &request);
-    let mut response = FetchResponse::default();
+    let (talk, mut parts) = match begin(context, &request) {
+        Ok(begun) => begun,
+        Err(refusal) => return Ok(FetchResponse::default().with_error_code(code(refusal).number())),
+    };
     let (mut wanted, mut places, mut failed) = (Vec::new(), Vec::new(), false);
-    for topic in request.topics {
-        let name = match context.version {
-            TOPIC_IDS_SINCE.. => TopicName::Id(TopicId(topic.topic_id.into_bytes())),
-            _ => TopicName::Name(&topic.topic),
+    for (place, Part { key, asked, answer }) in parts.iter_mut().enumerate() {
+        let name = match &key.topic {
+            Topic::Name(name) => TopicName::Name(name),
+            Topic::Id(id) => TopicName::Id(*id),
         };
-        let mut parts = Vec::with_capacity(topic.partitions.len());
-        for asked in topic.partitions {
-            let mut part = nothing(asked.partition);
-            match context.broker.find(name, asked.partition) {
-                Ok(source) => {
-                    places.push((response.responses.len(), parts.len()));
-                    let max_bytes = usize::try_from(asked.partition_max_bytes).unwrap_or(0);
-                    wanted.push(Wanted { source, request: wish(asker, &asked), max_bytes });
-                }
-                Err(code) => {
-                    part.error_code = code.number();
-                    failed = true;
-                }
+        match context.broker.find(name, key.partition) {
+            Ok(source) => {
+                places.push(place);
+                let max_bytes = usize::try_from(asked.max_bytes).unwrap_or(0);
+                wanted.push(Wanted { source, request: wish(asker, *asked), max_bytes });
             }
-            parts.push(part);
+            Err(code) => {
+                answer.error_code = code.number();
+                failed = true;
+            }
         }
-        let answer = FetchableTopicResponse::default().with_topic(topic.topic).with_topic_id(topic.topic_id);
-        response.responses.push(answer.with_partitions(parts));
     }
 
     let wait_ms = u64::try_from(request.max_wait_ms).unwrap_or(0).min(WAIT_MS_MAX);
@@ -81,17 +94,129 @@ pub(crate) async fn handle(context: &RequestContext, request: FetchRequest) -> R
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0),
         until: Instant::now() + Duration::from_millis(wait_ms),
     };
-    let served = fetches::serve::<Hosted>(wanted, limits, &context.broker.services.readers).await;
-    for ((topic, partition), served) in places.into_iter().zip(served) {
-        let parts = response.responses.get_mut(topic).map(|topic| &mut topic.partitions);
-        if let Some(part) = parts.and_then(|parts| parts.get_mut(partition)) {
-            write(part, served, asker);
+    let served = fetches::serve::<Hosted>(wanted, limits, &services.readers).await;
+    for (place, served) in places.into_iter().zip(served) {
+        if let Some(part) = parts.get_mut(place) {
+            write(&mut part.answer, served, asker);
         }
     }
+    let owner = Owner { is_follower: asker.follower.is_some(), uses_topic_ids: context.version >= TOPIC_IDS_SINCE };
+    let session_id = end(services, talk, owner, &mut parts);
+    let mut response = FetchResponse::default().with_session_id(session_id).with_responses(by_topic(parts));
     if context.version >= ENDPOINTS_SINCE {
         name_endpoints(context, &mut response);
     }
     Ok(response)
+}
+
+/// What is asked for: all that the request lists, or what its session has kept with the changes it lists.
+fn begin(context: &RequestContext, request: &FetchRequest) -> Result<(Talk, Vec<Part>), Refusal> {
+    let services = &context.broker.services;
+    let uses_topic_ids = context.version >= TOPIC_IDS_SINCE;
+    let topic = |name: &StrBytes, id: Uuid| match uses_topic_ids {
+        true => Topic::Id(TopicId(id.into_bytes())),
+        // Copied: a session would keep the whole request in memory.
+        false => Topic::Name(name.as_str().into()),
+    };
+    let listed = request.topics.iter().flat_map(|listed| {
+        let topic = topic(&listed.topic, listed.topic_id);
+        let part = move |part: &FetchPartition| (Key { topic: topic.clone(), partition: part.partition }, asked(part));
+        listed.partitions.iter().map(part)
+    });
+    let part = |(key, asked): (Key, Asked)| Part { answer: nothing(key.partition), key, asked };
+    if matches!(request.session_epoch, EPOCH_OPENING | EPOCH_FINAL) {
+        if request.session_id != NO_SESSION {
+            services.fetch_sessions().close(request.session_id);
+        }
+        return Ok((Talk::Full { opens: request.session_epoch == EPOCH_OPENING }, listed.map(part).collect()));
+    }
+    let now = services.clock.now();
+    let (id, epoch) = (request.session_id, request.session_epoch);
+    let mut taken = services.fetch_sessions().take(now, id, epoch, uses_topic_ids)?;
+    for (key, asked) in listed {
+        taken.session.ask(key, asked);
+    }
+    for forgotten in &request.forgotten_topics_data {
+        let topic = topic(&forgotten.topic, forgotten.topic_id);
+        for &partition in &forgotten.partitions {
+            taken.session.forget(&Key { topic: topic.clone(), partition });
+        }
+    }
+    let parts = taken.session.parts().map(|(key, asked)| part((key.clone(), asked))).collect();
+    Ok((Talk::Goes(taken), parts))
+}
+
+/// Leaves of an answer what is new to its client, keeps the session for the next request, and returns its id.
+fn end(services: &Services, talk: Talk, owner: Owner, parts: &mut Vec<Part>) -> i32 {
+    match talk {
+        Talk::Full { opens: false } => NO_SESSION,
+        Talk::Full { opens: true } => {
+            let mut session = Session::default();
+            for Part { key, asked, .. } in &*parts {
+                session.ask(key.clone(), *asked);
+            }
+            for Part { key, answer, .. } in &*parts {
+                session.has_news(key, answered(answer));
+            }
+            let random = RandomState::new().build_hasher().finish() as u32;
+            let now = services.clock.now();
+            services.fetch_sessions().keep(now, owner, session, random).unwrap_or(NO_SESSION)
+        }
+        Talk::Goes(mut taken) => {
+            parts.retain(|part| taken.session.has_news(&part.key, answered(&part.answer)));
+            let id = taken.id();
+            if taken.session.is_empty() {
+                services.fetch_sessions().close(id);
+                return NO_SESSION;
+            }
+            services.fetch_sessions().put_back(taken);
+            id
+        }
+    }
+}
+
+/// What the session notes of an answer.
+fn answered(part: &PartitionData) -> Answered {
+    let diverges = part.diverging_epoch != EpochEndOffset::default();
+    let told = Told {
+        high_watermark: part.high_watermark,
+        last_stable_offset: part.last_stable_offset,
+        log_start: part.log_start_offset,
+    };
+    Answered {
+        has_records: part.records.as_ref().is_some_and(|records| !records.is_empty()),
+        told: (part.error_code == ErrorCode::None.number() && !diverges).then_some(told),
+    }
+}
+
+/// The parts in their order, those of one topic that lie together under its name.
+fn by_topic(parts: Vec<Part>) -> Vec<FetchableTopicResponse> {
+    let mut topics: Vec<FetchableTopicResponse> = Vec::new();
+    let mut last = None;
+    for Part { key: Key { topic, .. }, answer, .. } in parts {
+        let goes_on = last.as_ref() == Some(&topic);
+        match topics.last_mut().filter(|_| goes_on) {
+            Some(topic) => topic.partitions.push(answer),
+            None => {
+                let response = match &topic {
+                    Topic::Name(name) => FetchableTopicResponse::default()
+                        .with_topic(messages::TopicName(StrBytes::from_string(name.as_ref().to_owned()))),
+                    Topic::Id(id) => FetchableTopicResponse::default().with_topic_id(Uuid::from_bytes(id.0)),
+                };
+                topics.push(response.with_partitions(vec![answer]));
+                last = Some(topic);
+            }
+        }
+    }
+    topics
+}
+
+fn code(refusal: Refusal) -> ErrorCode {
+    match refusal {
+        Refusal::NotFound => ErrorCode::FetchSessionIdNotFound,
+        Refusal::WrongEpoch => ErrorCode::InvalidFetchSessionEpoch,
+        Refusal::TopicIds => ErrorCode::FetchSessionTopicIdError,
+    }
 }
 
 fn asker(version: i16, request: &FetchRequest) -> Asker {
@@ -105,11 +230,19 @@ fn asker(version: i16, request: &FetchRequest) -> Asker {
     Asker { follower, isolation }
 }
 
-fn wish(asker: Asker, asked: &FetchPartition) -> Wish {
+fn asked(part: &FetchPartition) -> Asked {
+    Asked {
+        current_leader_epoch: part.current_leader_epoch,
+        from: part.fetch_offset,
+        last_fetched_epoch: part.last_fetched_epoch,
+        log_start: part.log_start_offset,
+        max_bytes: part.partition_max_bytes,
+    }
+}
+
+fn wish(asker: Asker, asked: Asked) -> Wish {
     let by = match asker.follower {
-        Some((id, broker_epoch)) => {
-            Fetcher::Follower { id, broker_epoch, log_start: Offset(asked.log_start_offset.max(0)) }
-        }
+        Some((id, broker_epoch)) => Fetcher::Follower { id, broker_epoch, log_start: Offset(asked.log_start.max(0)) },
         None => Fetcher::Consumer { isolation: asker.isolation },
     };
     let epoch = |number: i32| (number >= 0).then_some(LeaderEpoch(number));
@@ -117,7 +250,7 @@ fn wish(asker: Asker, asked: &FetchPartition) -> Wish {
         by,
         current_leader_epoch: epoch(asked.current_leader_epoch),
         last_fetched_epoch: epoch(asked.last_fetched_epoch),
-        from: Offset(asked.fetch_offset),
+        from: Offset(asked.from),
     }
 }
 
@@ -188,7 +321,7 @@ fn describe(part: &mut PartitionData, grant: &FetchGrant) {
 }
 
 fn name_leader(part: &mut PartitionData, leader: BrokerId, epoch: LeaderEpoch) {
-    let leader = kafka_protocol::messages::BrokerId(leader.0);
+    let leader = messages::BrokerId(leader.0);
     part.current_leader = LeaderIdAndEpoch::default().with_leader_id(leader).with_leader_epoch(epoch.0);
 }
 
@@ -204,7 +337,7 @@ fn name_endpoints(context: &RequestContext, response: &mut FetchResponse) {
     let image = context.broker.cluster.image();
     for broker in named.into_iter().filter_map(|id| image.brokers.get(&BrokerId(id))) {
         let endpoint = NodeEndpoint::default()
-            .with_node_id(kafka_protocol::messages::BrokerId(broker.id.0))
+            .with_node_id(messages::BrokerId(broker.id.0))
             .with_host(StrBytes::from_string(broker.host.clone()))
             .with_port(i32::from(broker.port))
             .with_rack(broker.rack.clone().map(StrBytes::from_string));

@@ -99,7 +99,6 @@ pub(crate) static UNUSED_BROKER_KEYS: &[&str] = &[
     "log.local.retention.ms",
     "max.connection.creation.rate",
     "max.connections.per.ip.overrides",
-    "max.incremental.fetch.session.cache.slots",
     "max.request.partition.size.limit",
     "metadata.log.dir",
     "metadata.log.max.record.bytes.between.snapshots",

@@ -283,6 +283,22 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         "Bytes of records in all Fetch responses that are not sent yet. Past it a response carries one batch."
     ),
     broker_key!(
+        "max.incremental.fetch.session.cache.slots",
+        Int,
+        fetch_sessions_max,
+        0,
+        I32,
+        "Clients and followers whose partitions are remembered from fetch to fetch; further ones are answered in full."
+    ),
+    broker_key!(
+        "highwater.fetch.session.cache.bytes",
+        Long,
+        fetch_session_bytes_max,
+        0,
+        I64,
+        "Bytes that these take together, 256 for each partition and its topic's name if it is fetched by name."
+    ),
+    broker_key!(
         "replica.lag.time.max.ms",
         Long,
         replica_lag_time_max_ms,

@@ -2,5 +2,7 @@
 
 mod api;
 mod cluster;
+mod fetch_sessions;
+#[cfg(any())]
 mod lifecycle;
 mod support;
