@@ -6,7 +6,7 @@ use crate::BrokerId;
 use crate::event::FetchPlan;
 
 /// This replica following a leader in one epoch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Follower {
     pub(crate) leader: BrokerId,
     pub(crate) epoch: LeaderEpoch,

@@ -9,13 +9,13 @@ use crate::quorum::smallest_end;
 use crate::{BrokerEpoch, BrokerId, PartitionState, ReplicaConfig};
 
 /// A leadership of this replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Leader {
     pub(crate) epoch: LeaderEpoch,
     /// The log end when it began. A follower joins the ISR only above it: below, it may hold records of another history.
     pub(crate) epoch_start: Offset,
     /// The other replicas. In the order of their numbers, so that equal inputs give equal outputs.
-    followers: BTreeMap<BrokerId, Progress>,
+    pub(crate) followers: BTreeMap<BrokerId, Progress>,
     /// The change of the ISR that is under way. One at a time.
     pub(crate) pending: Option<Pending>,
     /// No new shrink is proposed before this: the store refused one just now.
@@ -24,15 +24,15 @@ pub(crate) struct Leader {
 
 /// A follower's progress, from its fetches in this leadership only: what an earlier one knew may be cut by now.
 #[derive(Clone, Debug, Default)]
-struct Progress {
-    log_end: Option<Offset>,
+pub(crate) struct Progress {
+    pub(crate) log_end: Option<Offset>,
     /// Whether we know that what it holds below `log_end` is ours, all of it (see [`vouches`](crate::vouches)).
-    vouched: bool,
+    pub(crate) vouched: bool,
     /// Our log end at its last fetch, and when that was: if its next fetch begins there, it had everything then.
-    leader_end_at_last_fetch: Offset,
-    last_fetch: Option<TimestampMs>,
-    last_caught_up: Option<TimestampMs>,
-    broker_epoch: Option<BrokerEpoch>,
+    pub(crate) leader_end_at_last_fetch: Offset,
+    pub(crate) last_fetch: Option<TimestampMs>,
+    pub(crate) last_caught_up: Option<TimestampMs>,
+    pub(crate) broker_epoch: Option<BrokerEpoch>,
 }
 
 /// What a fetch of a follower shows of it.

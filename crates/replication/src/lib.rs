@@ -38,7 +38,8 @@
 //!
 //! Checked after every step, in release builds too; a violation closes that one partition and is reported:
 //! `log start ≤ high watermark ≤ log end`, `flushed end ≤ log end`, and no append re-assigns an offset below the high
-//! watermark. `tests/sim/` of this repository checks the ones that take several replicas to see.
+//! watermark. `tests/sim/` of this repository checks the ones that take several replicas to see, and
+//! `replica/exploration.rs` in every state that a small cluster can reach.
 
 mod config;
 mod controller;

@@ -1,5 +1,7 @@
 //! One replica of one partition: leader, follower or offline, as a machine without I/O, clock or randomness.
 
+#[cfg(test)]
+mod exploration;
 mod following;
 mod leading;
 mod serving;
@@ -75,7 +77,7 @@ pub struct AppendedBatch {
 
 /// The machine. Every method takes the present state of the log; outputs are to be carried out in order, those marked
 /// *log* before the next call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replica {
     config: ReplicaConfig,
     state: Option<Versioned<PartitionState>>,
@@ -110,7 +112,7 @@ enum Session {
     Lost,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum RoleState {
     Leader(Leader),
     Follower(Follower),

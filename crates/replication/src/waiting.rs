@@ -8,7 +8,7 @@ use crate::WaitToken;
 use crate::event::Acknowledged;
 
 /// Produces that wait until everything up to their last record is committed (or flushed), in offset order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingProduces {
     /// By the offset that must be reached, then in order of arrival: two waits for the same offset are possible (a
     /// batch and its duplicate).
@@ -61,7 +61,7 @@ impl WaitingProduces {
 }
 
 /// Fetches that wait until there is something at their offset.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingFetches {
     by_offset: BTreeSet<(Offset, WaitToken)>,
     by_token: BTreeMap<WaitToken, Offset>,
