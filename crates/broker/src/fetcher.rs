@@ -3,15 +3,18 @@
 //! A partition that wants records leaves its plan here; the task takes all plans at once, sends one Fetch, and gives
 //! each partition its part of the answer, whereupon the partition leaves its next plan. What a plan says is the
 //! partition's business (where to fetch, when to pause after a failure); this module knows connections only.
+//!
+//! With a fetch session the leader tells only of partitions with something new. The plans of the others stay as they are:
+//! an idle partition is not even told that there was a fetch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use highwater_replication::{BrokerId, EpochEnd, FetchFailure, FetchPlan};
+use highwater_replication::{BrokerEpoch, BrokerId, EpochEnd, FetchFailure, FetchPlan};
 use highwater_storage::{LeaderEpoch, Offset, TopicId, TopicPartition};
-use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ReplicaState};
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic, ReplicaState};
 use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::{FetchRequest, FetchResponse};
 use tokio::sync::Notify;
@@ -19,11 +22,16 @@ use uuid::Uuid;
 
 use crate::api::error_code::ErrorCode;
 use crate::client::Connection;
+use crate::fetch_sessions::{Asked, Key, Topic};
+use crate::follower_session::{Draft, FollowerSession, Verdict, of_latest_life};
 use crate::hosted::{Command, Hosted, LeaderRecords, LeaderReply};
 use crate::services::Services;
 
 /// The version followers speak: topic ids, leader epochs, divergence in the answer, the broker's epoch.
 const FETCH_VERSION: i16 = 17;
+
+/// How often the same is asked of a leader that does not go on with our session: the second time it opens one.
+const ATTEMPTS_MAX: u32 = 2;
 
 /// How long the leader may keep a fetch while one of our partitions is about to hand in its next plan (it flushes or
 /// cuts first): that plan can only go out with the next request.
@@ -149,6 +157,19 @@ impl Fetchers {
         if errands.is_empty() { Turn::Wait(Arc::clone(&leader.wake)) } else { Turn::Fetch { errands, more_to_come } }
     }
 
+    /// Gives plans back that there was nothing new for, unless there are newer ones by now, or none are wanted any more.
+    fn keep(&self, from: BrokerId, errands: Vec<Errand>) {
+        let mut state = self.lock();
+        let Some(leader) = state.leaders.get_mut(&from) else { return };
+        for Errand { hosted, plan } in errands {
+            let following = leader.partitions.get_mut(hosted.topic_partition());
+            let is_same = |following: &&mut Following| following.hosted.as_ptr() == Arc::as_ptr(&hosted);
+            if let Some(following) = following.filter(is_same) {
+                following.plan.get_or_insert(plan);
+            }
+        }
+    }
+
     /// Notes how a partition's fetch went, before it is told.
     fn answered(&self, of: &TopicPartition, from: BrokerId, well: bool) {
         let mut state = self.lock();
@@ -189,10 +210,10 @@ impl fmt::Debug for Fetchers {
 
 /// Fetches from one leader until no partition follows it any more.
 async fn run(services: Arc<Services>, leader: BrokerId) {
-    let mut connection: Option<Connection> = None;
+    let mut peer = Peer { leader, connection: None, session: FollowerSession::default() };
     let mut rotation = 0usize;
     loop {
-        let (mut errands, more_to_come) = match services.fetchers.turn(leader) {
+        let (errands, more_to_come) = match services.fetchers.turn(leader) {
             Turn::Fetch { errands, more_to_come } => (errands, more_to_come),
             Turn::Wait(wake) => {
                 wake.notified().await;
@@ -200,20 +221,66 @@ async fn run(services: Arc<Services>, leader: BrokerId) {
             }
             Turn::End => return,
         };
+        let (life, mut errands, earlier) = of_latest_life(errands, |errand| errand.plan.broker_epoch);
+        for errand in earlier {
+            fail(&services, leader, errand, FetchFailure::Unreachable);
+        }
         // The answer's bytes run out in the order of the request: each partition gets its turn at the front.
         rotation = (rotation + 1) % errands.len();
         errands.rotate_left(rotation);
         let wait_ms = if more_to_come { SHORT_WAIT_MS } else { services.config.replica_fetch_wait_max_ms };
-        match exchange(&services, leader, &mut connection, &request(&services, &errands, wait_ms)).await {
-            Ok(response) => deliver(&services, leader, errands, response),
+        match peer.fetch(&services, &errands, life, wait_ms).await {
+            Ok((response, tells_all)) => {
+                if !deliver(&services, leader, errands, response, tells_all) {
+                    peer.session.reset();
+                }
+            }
             Err(problem) => {
                 tracing::debug!(%leader, problem, "cannot fetch");
-                connection = None;
+                peer.connection = None;
                 for errand in errands {
                     fail(&services, leader, errand, FetchFailure::Unreachable);
                 }
             }
         }
+    }
+}
+
+/// A leader, as its task knows it.
+struct Peer {
+    leader: BrokerId,
+    connection: Option<Connection>,
+    session: FollowerSession,
+}
+
+impl Peer {
+    /// Fetches, and says whether the answer tells of every partition.
+    async fn fetch(
+        &mut self,
+        services: &Services,
+        errands: &[Errand],
+        life: BrokerEpoch,
+        wait_ms: i32,
+    ) -> Result<(FetchResponse, bool), String> {
+        let wanted: Vec<(Key, Asked)> = errands.iter().map(|errand| wanted(services, errand)).collect();
+        for _ in 0..ATTEMPTS_MAX {
+            let request = request(services, self.session.draft(&wanted), life, wait_ms);
+            let response = match exchange(services, self.leader, &mut self.connection, &request).await {
+                Ok(response) => response,
+                Err(problem) => {
+                    self.session.reset();
+                    return Err(problem);
+                }
+            };
+            let code = ErrorCode::from_number(response.error_code);
+            match self.session.answered(code, response.session_id) {
+                Verdict::Full => return Ok((response, true)),
+                Verdict::OnlyNews => return Ok((response, false)),
+                Verdict::AskAgain => tracing::debug!(leader = %self.leader, ?code, "the fetch session begins anew"),
+                Verdict::Failed => return Err(format!("answered with code {}", response.error_code)),
+            }
+        }
+        Err("the leader refuses a new session".to_owned())
     }
 }
 
@@ -246,57 +313,99 @@ fn join_host_port(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn request(services: &Services, errands: &[Errand], max_wait_ms: i32) -> FetchRequest {
+fn key(hosted: &Hosted) -> Key {
+    Key { topic: Topic::Id(hosted.topic_id()), partition: hosted.topic_partition().partition }
+}
+
+fn wanted(services: &Services, Errand { hosted, plan }: &Errand) -> (Key, Asked) {
+    let asked = Asked {
+        current_leader_epoch: plan.leader_epoch.0,
+        from: plan.from.0,
+        last_fetched_epoch: plan.last_fetched_epoch.unwrap_or(LeaderEpoch::NONE).0,
+        log_start: plan.log_start.0,
+        max_bytes: services.config.replica_fetch_bytes_max,
+    };
+    (key(hosted), asked)
+}
+
+fn request(services: &Services, draft: Draft, life: BrokerEpoch, max_wait_ms: i32) -> FetchRequest {
     let config = &services.config;
+    let id = |topic: Topic| match topic {
+        Topic::Id(id) => Uuid::from_bytes(id.0),
+        // Followers name topics by id.
+        Topic::Name(_) => Uuid::nil(),
+    };
     let mut topics: Vec<FetchTopic> = Vec::new();
-    for Errand { hosted, plan } in errands {
+    for (key, asked) in draft.list {
         let partition = FetchPartition::default()
-            .with_partition(hosted.topic_partition().partition)
-            .with_current_leader_epoch(plan.leader_epoch.0)
-            .with_fetch_offset(plan.from.0)
-            .with_last_fetched_epoch(plan.last_fetched_epoch.unwrap_or(LeaderEpoch::NONE).0)
-            .with_log_start_offset(plan.log_start.0)
-            .with_partition_max_bytes(config.replica_fetch_bytes_max);
-        let topic_id = Uuid::from_bytes(hosted.topic_id().0);
+            .with_partition(key.partition)
+            .with_current_leader_epoch(asked.current_leader_epoch)
+            .with_fetch_offset(asked.from)
+            .with_last_fetched_epoch(asked.last_fetched_epoch)
+            .with_log_start_offset(asked.log_start)
+            .with_partition_max_bytes(asked.max_bytes);
+        let topic_id = id(key.topic);
         // Partitions of one topic lie together but for the rotation, so at most one topic comes twice.
         match topics.last_mut().filter(|topic| topic.topic_id == topic_id) {
             Some(topic) => topic.partitions.push(partition),
             None => topics.push(FetchTopic::default().with_topic_id(topic_id).with_partitions(vec![partition])),
         }
     }
-    let epoch = errands.first().map_or(-1, |errand| errand.plan.broker_epoch.0);
+    let mut forgotten: Vec<ForgottenTopic> = Vec::new();
+    for key in draft.forget {
+        let topic_id = id(key.topic);
+        match forgotten.last_mut().filter(|topic| topic.topic_id == topic_id) {
+            Some(topic) => topic.partitions.push(key.partition),
+            None => {
+                forgotten.push(ForgottenTopic::default().with_topic_id(topic_id).with_partitions(vec![key.partition]));
+            }
+        }
+    }
     let me = kafka_protocol::messages::BrokerId(config.broker_id.0);
     FetchRequest::default()
-        .with_replica_state(ReplicaState::default().with_replica_id(me).with_replica_epoch(epoch))
+        .with_replica_state(ReplicaState::default().with_replica_id(me).with_replica_epoch(life.0))
         .with_max_wait_ms(max_wait_ms)
         .with_min_bytes(config.replica_fetch_bytes_min)
         .with_max_bytes(config.replica_fetch_response_bytes_max)
-        .with_session_id(0)
-        .with_session_epoch(-1)
+        .with_session_id(draft.session_id)
+        .with_session_epoch(draft.session_epoch)
         .with_topics(topics)
+        .with_forgotten_topics_data(forgotten)
 }
 
-fn deliver(services: &Services, leader: BrokerId, errands: Vec<Errand>, response: FetchResponse) {
-    let mut parts: HashMap<(TopicId, i32), PartitionData> = HashMap::new();
-    let whole = ErrorCode::from_number(response.error_code);
+/// Gives each partition its part of an answer. False if one that must be there is missing.
+fn deliver(
+    services: &Services,
+    leader: BrokerId,
+    errands: Vec<Errand>,
+    response: FetchResponse,
+    tells_all: bool,
+) -> bool {
+    let mut parts: HashMap<Key, PartitionData> = HashMap::new();
     for topic in response.responses {
         let id = TopicId(topic.topic_id.into_bytes());
         for part in topic.partitions {
-            parts.insert((id, part.partition_index), part);
+            parts.insert(Key { topic: Topic::Id(id), partition: part.partition_index }, part);
         }
     }
+    let (mut unchanged, mut is_whole) = (Vec::new(), true);
     for errand in errands {
-        let key = (errand.hosted.topic_id(), errand.hosted.topic_partition().partition);
-        let part = parts.remove(&key).filter(|_| whole == Some(ErrorCode::None));
-        match part.map_or(Err(FetchFailure::Unreachable), outcome) {
-            Ok(records) => {
+        match parts.remove(&key(&errand.hosted)).map(outcome) {
+            Some(Ok(records)) => {
                 services.fetchers.answered(errand.hosted.topic_partition(), leader, true);
                 let reply = LeaderReply { plan: errand.plan, result: Ok(records) };
                 errand.hosted.submit(Command::Fetched(reply));
             }
-            Err(failure) => fail(services, leader, errand, failure),
+            Some(Err(failure)) => fail(services, leader, errand, failure),
+            None if tells_all => {
+                is_whole = false;
+                fail(services, leader, errand, FetchFailure::Unreachable);
+            }
+            None => unchanged.push(errand),
         }
     }
+    services.fetchers.keep(leader, unchanged);
+    is_whole
 }
 
 fn outcome(part: PartitionData) -> Result<LeaderRecords, FetchFailure> {
@@ -326,4 +435,79 @@ fn fail(services: &Services, leader: BrokerId, errand: Errand, failure: FetchFai
     let Errand { hosted, plan } = errand;
     services.fetchers.answered(hosted.topic_partition(), leader, false);
     hosted.submit(Command::Fetched(LeaderReply { plan, result: Err(failure) }));
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use kafka_protocol::protocol::Encodable;
+
+    use super::*;
+    use crate::config::BrokerConfig;
+
+    fn bytes(request: &FetchRequest) -> usize {
+        let mut bytes = BytesMut::new();
+        request.encode(&mut bytes, FETCH_VERSION).expect("it can be written");
+        bytes.len()
+    }
+
+    #[tokio::test]
+    async fn a_request_for_a_thousand_idle_partitions_is_as_small_as_for_one() {
+        let services = Services::new(BrokerConfig::default());
+        let asked = Asked { current_leader_epoch: 3, from: 7, last_fetched_epoch: 2, log_start: 0, max_bytes: 1 << 20 };
+        let key = |partition: i32| Key { topic: Topic::Id(TopicId([partition as u8 % 9; 16])), partition };
+        let wanted: Vec<(Key, Asked)> = (0..1000).map(|partition| (key(partition), asked)).collect();
+        let mut session = FollowerSession::default();
+        let opens = request(&services, session.draft(&wanted), BrokerEpoch(5), 500);
+        assert_eq!(opens.topics.iter().map(|topic| topic.partitions.len()).sum::<usize>(), 1000);
+        assert!(bytes(&opens) > 32_000, "{}", bytes(&opens));
+        session.answered(Some(ErrorCode::None), 9);
+        let goes_on = request(&services, session.draft(&wanted), BrokerEpoch(5), 500);
+        assert_eq!((goes_on.session_id, goes_on.session_epoch, goes_on.replica_state.replica_epoch), (9, 1, 5));
+        assert!(bytes(&goes_on) < 64, "{}", bytes(&goes_on));
+        // One is busy: it is forgotten, and comes back.
+        session.answered(Some(ErrorCode::None), 9);
+        let forgets = request(&services, session.draft(&wanted[1..]), BrokerEpoch(5), 500);
+        let forgotten = &forgets.forgotten_topics_data[0];
+        assert_eq!((forgotten.topic_id, &forgotten.partitions[..]), (Uuid::from_bytes([0; 16]), &[0][..]));
+        session.answered(Some(ErrorCode::None), 9);
+        let lists = request(&services, session.draft(&wanted), BrokerEpoch(5), 500);
+        assert_eq!((lists.topics.len(), lists.topics[0].partitions[0].fetch_offset), (1, 7));
+    }
+
+    /// A plan that is given back is no newer than what came meanwhile.
+    #[tokio::test]
+    async fn plans_without_news_are_kept_unless_there_are_newer_ones() {
+        let services = Services::new(BrokerConfig::default());
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosted = crate::hosted::tests::hosted(&services, dir.path());
+        let (of, leader) = (hosted.topic_partition().clone(), BrokerId(2));
+        let plan = |from: i64| FetchPlan {
+            leader,
+            leader_epoch: LeaderEpoch(3),
+            from: Offset(from),
+            last_fetched_epoch: None,
+            log_start: Offset(0),
+            broker_epoch: BrokerEpoch(5),
+        };
+        let weak = Arc::downgrade(&hosted);
+        let taken = || match services.fetchers.turn(leader) {
+            Turn::Fetch { mut errands, .. } => errands.pop().map(|errand| errand.plan.from.0),
+            _ => None,
+        };
+        let keep = |from: i64| {
+            let errand = Errand { hosted: Arc::clone(&hosted), plan: plan(from) };
+            services.fetchers.keep(leader, vec![errand]);
+        };
+        services.fetchers.want(&services, &weak, &of, plan(1));
+        assert_eq!((taken(), taken()), (Some(1), None));
+        keep(1);
+        assert_eq!((taken(), taken()), (Some(1), None));
+        services.fetchers.want(&services, &weak, &of, plan(2));
+        keep(1);
+        assert_eq!((taken(), taken()), (Some(2), None));
+        services.fetchers.stop(&of);
+        keep(2);
+        assert_eq!(taken(), None, "it does not follow any more");
+    }
 }

@@ -650,4 +650,4 @@ impl fmt::Debug for Hosted {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

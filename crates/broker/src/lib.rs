@@ -39,6 +39,7 @@ mod deadlines;
 mod fetch_sessions;
 mod fetcher;
 mod fetches;
+mod follower_session;
 mod gather;
 mod hosted;
 mod net;

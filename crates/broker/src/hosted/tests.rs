@@ -6,7 +6,8 @@ use highwater_storage::{BatchBuilder, Codec, EpochEnd, Log, Record, ZeroAheadMod
 use super::*;
 use crate::config::BrokerConfig;
 
-fn hosted(services: &Arc<Services>, dir: &Path) -> Arc<Hosted> {
+/// A partition with an empty log of its own.
+pub(crate) fn hosted(services: &Arc<Services>, dir: &Path) -> Arc<Hosted> {
     let of = TopicPartition::new("t", 0);
     let (log, _) = Log::open(dir, LogOptions::default()).expect("a log");
     let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of.clone(), log, None);

@@ -2,6 +2,7 @@
 
 use highwater_broker::client::Connection;
 use highwater_broker::{Cluster, ClusterOptions};
+use highwater_replication::{BrokerId as Broker, Role};
 use highwater_storage::TopicId;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ForgottenTopic};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
@@ -9,7 +10,7 @@ use kafka_protocol::messages::{BrokerId, FetchRequest, FetchResponse, ProduceReq
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
-use crate::support::{Client, TOPIC, batch, create_topic, start};
+use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, start, until};
 
 /// A client that fetches in one version, by hand.
 struct Fetcher {
@@ -188,4 +189,42 @@ async fn clients_for_whom_there_is_no_room_are_answered_in_full() {
     }
     assert_eq!(fetcher.fetch((first, 1), &[], &[]).await.session_id, first);
     cluster.shutdown().await.expect("a clean stop");
+}
+
+/// Followers find room for all, one or none of their sessions: each record reaches both of them, wherever it goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn followers_go_on_with_sessions_and_without() {
+    for slots in [0, 1, 1000] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = ClusterOptions::new(3, dir.path()).configure(move |config| {
+            config.fetch_sessions_max = slots;
+            config.replica_fetch_wait_max_ms = 100;
+        });
+        let cluster = Cluster::start(options).await.expect("the cluster starts");
+        create_topic(&cluster, 6, 3, &[]).await;
+        let mut fetcher = Fetcher::of(&cluster, 12).await;
+        for round in 1..4 {
+            for partition in 0..6 {
+                let leader: Broker = until("a leader with all in sync", async || {
+                    let leads = |(id, status): (Broker, Option<highwater_replication::Status>)| {
+                        status.filter(|status| status.role == Role::Leader && status.isr.len() == 3).map(|_| id)
+                    };
+                    cluster.statuses(TOPIC, partition).into_iter().find_map(leads)
+                })
+                .await;
+                let address = cluster.address(leader).expect("an address").to_string();
+                fetcher.connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
+                fetcher.produce(partition).await;
+                // The others are idle meanwhile.
+                until("the high watermark reaching all", async || {
+                    let knows = |(_, status): (Broker, Option<highwater_replication::Status>)| {
+                        status.is_some_and(|status| status.high_watermark.0 == round * 2)
+                    };
+                    cluster.statuses(TOPIC, partition).into_iter().all(knows).then_some(())
+                })
+                .await;
+            }
+        }
+        cluster.shutdown().await.expect("a clean stop");
+    }
 }
