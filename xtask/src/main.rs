@@ -48,6 +48,14 @@ enum Command {
         #[arg(value_name = "MUTANT")]
         names: Vec<String>,
     },
+    /// Run seeds of the simulated cluster, or tell the story of one: `--seeds N`, `--from S`, `--minutes M`, `--seed S`,
+    /// `--explain`; `--help` says more.
+    #[command(disable_help_flag = true)]
+    Sim {
+        /// What the simulator is told.
+        #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Install one thing that a check needs, and print where it is.
     Install {
         /// What to install.
@@ -137,6 +145,12 @@ fn run(command: &Command) -> anyhow::Result<bool> {
             }
             println!("{} passed, {} failed", tally.passed(), tally.failed());
             Ok(tally.failed() == 0)
+        }
+        Command::Sim { arguments } => {
+            let cargo = std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from);
+            let mut simulator = std::process::Command::new(cargo);
+            simulator.args("run --quiet --locked --release --package highwater-sim --".split(' ')).args(arguments);
+            Ok(simulator.current_dir(Workspace::find(false)?.root).status()?.success())
         }
         Command::Install { what } => {
             let workspace = Workspace::find(false)?;

@@ -1,17 +1,37 @@
 //! Three replicas over simulated disks, a lossy network and a store with compare-and-set, driven by a seed.
 //!
 //! The machines are the real ones: `Replica`, `Controller`, `Partition` and `Log`. Each seed draws a row of the table "what
-//! may be lost when" (`docs/replication.md`) and a schedule of failures, runs until everything has healed and the replicas
-//! are equal, and checks the invariants after every event (`truth.rs`).
+//! may be lost when" (`docs/replication.md`) and a schedule of faults, runs until everything has healed and the replicas
+//! are equal, and checks the invariants after every event (`truth.rs`); what the clients saw is judged at the end by
+//! `highwater-history`. One thread, no clock, no chance but the seed: a run repeats bit for bit.
+//!
+//! ```
+//! use highwater_sim::{Mutant, minimise, run, tell};
+//!
+//! let outcome = run(17, None, None);
+//! assert_eq!(outcome.failure, None);
+//! assert_eq!(outcome, run(17, None, None));
+//!
+//! // A mistake in the driver: it is found, and of the faults that it takes few are left.
+//! let failing = (0..).find(|seed| run(*seed, Some(Mutant::CutsAtHighWatermark), None).failure.is_some()).unwrap();
+//! let least = minimise(failing, Some(Mutant::CutsAtHighWatermark));
+//! println!("{}", tell(failing, Some(Mutant::CutsAtHighWatermark), Some(least.faults)).1);
+//! ```
 
+mod counts;
+mod fault;
+mod minimise;
 mod node;
 mod plan;
 mod random;
 mod runs;
 mod store;
+mod trace;
 mod truth;
 mod world;
 
+pub use counts::{Counts, Distribution};
+pub use fault::Fault;
+pub use minimise::{Minimised, minimise};
 pub use plan::Mutant;
-pub use runs::{run, run_many, trace};
-pub use world::Counts;
+pub use runs::{Many, Outcome, run, run_many, tell};

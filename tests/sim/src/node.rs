@@ -1,4 +1,4 @@
-//! One broker: its disk, and while it runs its partition and what is outstanding there.
+//! One broker: its disk, its clock, and while it runs its partition and what is outstanding there.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,17 +8,21 @@ use highwater_replication::{
     BrokerEpoch, BrokerId, FetchGrant, FetchPlan, FetchRequest, Partition, ReplicaConfig, WaitToken,
 };
 use highwater_storage::fs::{Fs, SimFs};
-use highwater_storage::{Log, Offset, OpenHints, ReadLimit, TopicPartition};
+use highwater_storage::{Log, Offset, OpenError, OpenHints, ReadError, ReadLimit, TimestampMs, TopicPartition};
 
-use crate::plan::{Mutant, Plan};
-use crate::random::Random;
+use crate::plan::{Mutant, Plan, at};
+use crate::random::{Purpose, Random};
 use crate::truth::{Mirror, Truth};
 
 const DIR: &str = "/books-0";
 
+/// Room enough for any run.
+const DISK_BYTES: u64 = 1 << 40;
+
 pub(crate) struct Node {
     pub(crate) id: BrokerId,
     pub(crate) fs: SimFs,
+    pub(crate) random: Random,
     /// Counts starts: what belongs to an earlier life is dropped.
     pub(crate) life: u32,
     pub(crate) running: Option<Running>,
@@ -31,6 +35,44 @@ pub(crate) struct Node {
     pub(crate) paused_until: i64,
     /// It does not reach the store before this.
     pub(crate) cut_off_until: i64,
+    /// It hears late of changes in the store.
+    pub(crate) late_until: i64,
+    /// Its disk is slow.
+    pub(crate) slow_until: i64,
+    /// Its disk fails, or may any moment: the process dies in a call, or a call fails, or there is no room.
+    pub(crate) disk_fails: bool,
+    /// Calls have been made to fail since it was mounted: what that does may show later, and in the next process too.
+    pub(crate) disk_failed: bool,
+    /// Its last life ended while it was at work on its disk: retention may have deleted up to here and not told.
+    pub(crate) may_have_deleted_below: i64,
+    /// What is left on the disk when it dies in a call, if the power goes with it.
+    pub(crate) dies_with_power: Option<u64>,
+    pub(crate) clock: Clock,
+}
+
+/// What a broker takes for the time.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    ahead: i64,
+    per_mille: i64,
+    since: i64,
+    /// The time of day was set while the process ran on its own: it shows at the next start.
+    pub(crate) step: i64,
+}
+
+impl Clock {
+    pub(crate) fn read(&self, now: i64) -> i64 {
+        now + self.ahead + (now - self.since) * self.per_mille / 1_000
+    }
+
+    pub(crate) fn drift(&mut self, now: i64, per_mille: i64) {
+        self.ahead = self.read(now) - now;
+        (self.since, self.per_mille) = (now, per_mille);
+    }
+
+    pub(crate) fn jump(&mut self, by: i64) {
+        self.ahead += by;
+    }
 }
 
 pub(crate) struct Running {
@@ -71,13 +113,14 @@ pub(crate) struct ProduceId {
 }
 
 impl Node {
-    pub(crate) fn new(id: i32, random: &mut Random) -> Self {
-        let fs = SimFs::new(random.next());
+    pub(crate) fn new(seed: u64, node: usize) -> Self {
+        let fs = SimFs::new(Random::of(seed, Purpose::Disk(node)).next());
         fs.create_dir(Path::new(DIR)).expect("an empty disk");
         fs.sync_dir(Path::new("/")).expect("an empty disk");
         Self {
-            id: BrokerId(id),
+            id: BrokerId(i32::try_from(node + 1).expect("few")),
             fs,
+            random: Random::of(seed, Purpose::Broker(node)),
             life: 0,
             running: None,
             checkpointed: None,
@@ -85,12 +128,30 @@ impl Node {
             damaged: false,
             paused_until: 0,
             cut_off_until: 0,
+            late_until: 0,
+            slow_until: 0,
+            disk_fails: false,
+            disk_failed: false,
+            may_have_deleted_below: 0,
+            dies_with_power: None,
+            clock: Clock::default(),
         }
+    }
+
+    /// The time as this broker has it.
+    pub(crate) fn time(&self, now: i64) -> TimestampMs {
+        at(self.clock.read(now))
+    }
+
+    /// Whether its disk may be the reason for what does not work.
+    pub(crate) fn has_bad_disk(&self) -> bool {
+        self.disk_fails || self.disk_failed || self.fs.crashed()
     }
 
     /// What recovery would find, with the disk left as it is.
     pub(crate) fn on_disk(&self, plan: &Plan, truth: &mut Truth) -> Mirror {
         let copy = self.fs.process_crash_image();
+        copy.set_capacity(DISK_BYTES);
         let (log, _) = Log::open_with(Arc::new(copy), Path::new(DIR), plan.log(), OpenHints::default())
             .expect("a log that recovers");
         let mut mirror = Mirror::default();
@@ -99,14 +160,34 @@ impl Node {
         mirror
     }
 
+    /// Leaves room for so many bytes more.
+    pub(crate) fn fill_disk(&mut self, room: u64) {
+        let capacity = |bytes| self.fs.set_capacity(bytes);
+        capacity(DISK_BYTES);
+        let free = self.fs.free_space(Path::new("/")).unwrap_or(DISK_BYTES);
+        capacity(DISK_BYTES - free + room);
+        self.disk_fails = true;
+    }
+
+    /// The disk does what it should from now on.
+    pub(crate) fn heal_disk(&mut self) {
+        self.fs.clear_faults();
+        self.fs.crash_after(u64::MAX);
+        self.fs.set_capacity(DISK_BYTES);
+        self.disk_fails = false;
+        self.dies_with_power = None;
+    }
+
     /// Opens the log and starts. The store's state comes later.
-    pub(crate) fn start(&mut self, plan: &Plan, session: BrokerEpoch) {
+    ///
+    /// # Errors
+    /// If the log does not open.
+    pub(crate) fn start(&mut self, plan: &Plan, session: BrokerEpoch) -> Result<(), OpenError> {
         let fs: Arc<dyn Fs> = Arc::new(self.fs.clone());
-        let (mut log, _) =
-            Log::open_with(fs, Path::new(DIR), plan.log(), OpenHints::default()).expect("a log that recovers");
+        let (mut log, _) = Log::open_with(fs, Path::new(DIR), plan.log(), OpenHints::default())?;
         if plan.mutant == Some(Mutant::CutsAtHighWatermark) {
             let to = self.checkpointed.unwrap_or_else(|| log.start()).min(log.end());
-            log.truncate_to(to).expect("a cut");
+            let _cut_if_the_disk_allows = log.truncate_to(to);
         }
         // One above the end is of a tail that was lost: it is lowered before the log grows past it with other records.
         self.checkpointed = self.checkpointed.map(|checkpointed| checkpointed.min(log.end()));
@@ -122,6 +203,7 @@ impl Node {
             next_token: 0,
             ticking: None,
         });
+        Ok(())
     }
 }
 
@@ -132,11 +214,14 @@ impl Running {
     }
 
     /// Reads what a grant allows, a batch or a few.
-    pub(crate) fn read(&self, grant: &FetchGrant, from: Offset, max_bytes: usize) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub(crate) fn read(&self, grant: &FetchGrant, from: Offset, max_bytes: usize) -> Result<Vec<u8>, ReadError> {
         if grant.diverging.is_some() || grant.upper <= from {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let limit = ReadLimit::bytes(max_bytes).below(grant.upper);
-        self.partition.reader().read(from, limit).expect("a granted read").bytes
+        Ok(self.partition.reader().read(from, limit)?.bytes)
     }
 }

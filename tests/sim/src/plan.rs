@@ -49,6 +49,22 @@ pub enum Mutant {
     VouchesForAll,
 }
 
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::CutsAtHighWatermark,
+        Self::MinimumOverTheLeader,
+        Self::ReturnsAsIfClean,
+        Self::ElectsTheFirst,
+        Self::TrustsFormerLives,
+        Self::DropsTheDead,
+        Self::CountsUnflushed,
+        Self::AcknowledgesAhead,
+        Self::TrustsAnyEpoch,
+        Self::VouchesForAll,
+    ];
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) promise: Promise,
@@ -56,11 +72,11 @@ pub(crate) struct Plan {
     /// Small segments and a bound on their bytes, so that log starts move.
     pub(crate) retention: bool,
     pub(crate) mutant: Option<Mutant>,
-    /// When the last failure happens; then everything heals.
-    pub(crate) heal_at: i64,
-    /// One in so many messages is lost, and doubled.
-    pub(crate) lost_one_in: u64,
-    pub(crate) doubled_one_in: u64,
+    /// So long things go wrong, in milliseconds; then everything heals.
+    pub(crate) heals_ms: i64,
+    /// How long the leader waits for a follower, and how long records may stay unflushed.
+    pub(crate) lag_ms: i64,
+    pub(crate) flush_ms: i64,
     /// The longest a message takes when all is well.
     pub(crate) latency_ms: i64,
 }
@@ -95,20 +111,35 @@ impl Plan {
             min_insync_replicas: if two { 2 } else { 1 },
             retention: random.one_in(4) || mutant == Some(Mutant::VouchesForAll),
             mutant,
-            heal_at: EPOCH_MS + random.between(600, 1_800),
-            lost_one_in: random.pick(&[8, 20, 1_000_000]),
-            doubled_one_in: random.pick(&[8, 20, 1_000_000]),
+            heals_ms: random.between(1_000, 2_500),
+            lag_ms: 200,
+            flush_ms: 300,
             latency_ms: random.pick(&[3, 10, 40]),
+        }
+    }
+
+    /// Whether this run promises that nothing acknowledged is lost.
+    pub(crate) fn loses_nothing(&self) -> bool {
+        self.promise != Promise::Nothing
+    }
+
+    /// Somebody changes the topic's settings, within what the promise rests on.
+    pub(crate) fn change(&mut self, random: &mut Random) {
+        match random.below(4) {
+            0 if self.promise != Promise::PowerCuts => self.min_insync_replicas = 1 + random.index(2),
+            1 => self.retention = !self.retention,
+            2 => self.lag_ms = random.pick(&[100, 200, 400]),
+            _ => self.flush_ms = random.pick(&[50, 300, 1_000]),
         }
     }
 
     pub(crate) fn replica(&self, config: ReplicaConfig) -> ReplicaConfig {
         let synced = self.promise == Promise::SyncedPowerCuts && self.mutant != Some(Mutant::CountsUnflushed);
         ReplicaConfig {
-            lag_time_max_ms: 200,
+            lag_time_max_ms: self.lag_ms,
             min_insync_replicas: self.min_insync_replicas,
             count_flushed: synced,
-            flush_ms: 300,
+            flush_ms: self.flush_ms,
             fetch_backoff_ms: 20,
             propose_backoff_ms: 20,
             waiting_max: 100,

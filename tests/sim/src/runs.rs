@@ -1,86 +1,136 @@
 //! One run, and many on all cores.
 
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Instant;
 
+use crate::counts::{Counts, Distribution};
+use crate::fault::Fault;
 use crate::plan::Mutant;
-use crate::world::{Counts, World};
+use crate::world::World;
+
+/// What became of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What happened, up to the failure if there was one.
+    pub counts: Counts,
+    /// Differs where anything that matters went another way.
+    pub fingerprint: u64,
+    /// The faults that were to strike.
+    pub faults: Vec<Fault>,
+    /// What was wrong.
+    pub failure: Option<String>,
+}
 
 thread_local! {
     /// Panics of runs are caught and reported as a seed; their own messages would only fill the screen.
-    static QUIET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// Where the last of them was.
+    static WHERE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 fn quieten() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
+    static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if !QUIET.get() {
-                loud(info);
+                return loud(info);
             }
+            let place = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
+            WHERE.set(place.unwrap_or_default());
         }));
     });
 }
 
-fn run_world(world: &mut World) -> Result<(), String> {
+fn run_world(mut world: World) -> (Outcome, String) {
     quieten();
     let before = QUIET.replace(true);
-    let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let result = catch_unwind(AssertUnwindSafe(|| world.run()));
     QUIET.set(before);
-    outcome.map_err(|panic| {
+    let failure = result.err().map(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
-    })
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
+        format!("{text}\n  at {}", WHERE.take())
+    });
+    let World { counts, fingerprint, faults, trace, .. } = world;
+    let story = trace.map(|trace| trace.chart()).unwrap_or_default();
+    (Outcome { counts, fingerprint, faults, failure }, story)
 }
 
-/// Runs one seed.
-///
-/// # Errors
-/// What was wrong with it.
-pub fn run(seed: u64, mutant: Option<Mutant>) -> Result<Counts, String> {
-    let mut world = World::new(seed, mutant, false);
-    run_world(&mut world)?;
-    Ok(world.counts)
+/// Runs one seed, with the faults that it draws or with these.
+pub fn run(seed: u64, mutant: Option<Mutant>, faults: Option<Vec<Fault>>) -> Outcome {
+    run_world(World::new(seed, mutant, faults, false)).0
 }
 
-/// Runs one seed and tells all that happened, and what was wrong if anything was.
-pub fn trace(seed: u64, mutant: Option<Mutant>) -> (String, Option<String>) {
-    let mut world = World::new(seed, mutant, true);
-    let what = run_world(&mut world).err();
-    (world.trace.take().unwrap_or_default(), what)
+/// As [`run`], with the story as a message-sequence chart.
+pub fn tell(seed: u64, mutant: Option<Mutant>, faults: Option<Vec<Fault>>) -> (Outcome, String) {
+    run_world(World::new(seed, mutant, faults, true))
 }
 
-/// Runs seeds from `first` on, on all cores, until all are done or one fails; gives the sums and the first failure.
-pub fn run_many(first: u64, seeds: u64, mutant: Option<Mutant>) -> (Counts, Option<(u64, String)>) {
-    let (next, sums, failure) = (AtomicU64::new(first), Mutex::new(Counts::default()), Mutex::new(None));
+/// What became of many runs.
+#[derive(Clone, Debug, Default)]
+pub struct Many {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// Sums over them.
+    pub counts: Counts,
+    /// How the counts are spread.
+    pub distribution: Distribution,
+    /// The smallest seed that failed, and what was wrong.
+    pub failure: Option<(u64, String)>,
+}
+
+impl Many {
+    fn add(&mut self, other: &Self) {
+        self.seeds += other.seeds;
+        self.counts.add(&other.counts);
+        self.distribution.add(&other.distribution);
+        if let Some(failure) = &other.failure
+            && self.failure.as_ref().is_none_or(|(seed, _)| failure.0 < *seed)
+        {
+            self.failure = Some(failure.clone());
+        }
+    }
+}
+
+/// Runs `seeds` seeds from `first` on, on all cores, until all are done, one fails, or it is `until`. After each seed
+/// `progress` hears how many events it took.
+pub fn run_many(
+    first: u64,
+    seeds: u64,
+    until: Option<Instant>,
+    mutant: Option<Mutant>,
+    progress: impl Fn(u64) + Sync,
+) -> Many {
+    let end = first.saturating_add(seeds);
+    let (next, sum) = (AtomicU64::new(first), Mutex::new(Many::default()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut counts = Counts::default();
-                loop {
+                let mut many = Many::default();
+                while until.is_none_or(|until| Instant::now() < until) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + seeds {
+                    if seed >= end {
                         break;
                     }
-                    match run(seed, mutant) {
-                        Ok(of_seed) => counts.add(&of_seed),
-                        Err(what) => {
-                            let mut failure = failure.lock().expect("no thread panics while it holds this");
-                            // The smallest seed, so that the report does not depend on the threads.
-                            if failure.as_ref().is_none_or(|(known, _)| seed < *known) {
-                                *failure = Some((seed, what));
-                            }
-                            next.fetch_max(first + seeds, Ordering::Relaxed);
-                            break;
-                        }
+                    let outcome = run(seed, mutant, None);
+                    many.seeds += 1;
+                    progress(outcome.counts.events);
+                    if let Some(what) = outcome.failure {
+                        many.failure = Some((seed, what));
+                        next.fetch_max(end, Ordering::Relaxed);
+                        break;
                     }
+                    many.counts.add(&outcome.counts);
+                    many.distribution.count(&outcome.counts);
                 }
-                sums.lock().expect("no thread panics while it holds this").add(&counts);
+                sum.lock().unwrap_or_else(PoisonError::into_inner).add(&many);
             });
         }
     });
-    (sums.into_inner().expect("all threads are done"), failure.into_inner().expect("all threads are done"))
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

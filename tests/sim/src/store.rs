@@ -1,6 +1,6 @@
 //! The coordination store as the replicas need it: one state with compare-and-set, and who is registered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, PublishedEnd, Versioned};
 
@@ -12,6 +12,8 @@ pub(crate) struct Store {
     pub(crate) ends: BTreeMap<BrokerId, PublishedEnd>,
     /// What each broker said last, in whichever life: for a controller that makes mistakes.
     pub(crate) former_ends: BTreeMap<BrokerId, PublishedEnd>,
+    /// Who has said that its log failed; each entry goes with the session that wrote it.
+    pub(crate) failed: BTreeSet<BrokerId>,
     /// The epoch of the controller in office; commits of others fail.
     pub(crate) controller_epoch: i32,
     pub(crate) registrations: i64,
@@ -50,15 +52,22 @@ impl Store {
         IsrDecision::Committed(self.state.clone().expect("just written"))
     }
 
+    /// Who is registered and has not said that its log failed.
+    pub(crate) fn with_logs(&self) -> BTreeMap<BrokerId, BrokerEpoch> {
+        self.live.iter().filter(|(id, _)| !self.failed.contains(id)).map(|(id, life)| (*id, *life)).collect()
+    }
+
     /// A session is over.
     pub(crate) fn forget(&mut self, id: BrokerId) {
         self.live.remove(&id);
         self.ends.remove(&id);
+        self.failed.remove(&id);
     }
 
     pub(crate) fn register(&mut self, id: BrokerId) -> BrokerEpoch {
         self.registrations += 1;
         let epoch = BrokerEpoch(self.registrations);
+        self.forget(id);
         self.live.insert(id, epoch);
         epoch
     }

@@ -144,9 +144,13 @@ impl Truth {
     }
 
     /// A log that begins at `start` lacks nothing but what was deleted by age.
-    pub(crate) fn begins(&self, whose: &str, start: i64) {
+    pub(crate) fn begins(&self, node: usize, start: i64) {
         let deleted = self.deleted_below;
-        assert!(start <= deleted, "{whose} begins at {start}, committed records from {deleted} on are not deleted");
+        let broker = node + 1;
+        assert!(
+            start <= deleted,
+            "broker {broker} begins at {start}, committed records from {deleted} on are not deleted"
+        );
     }
 
     /// A member of the ISR has all that is committed and each acknowledged record, as far as its log goes back.

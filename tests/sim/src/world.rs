@@ -4,34 +4,50 @@ mod clients;
 mod coordination;
 mod failures;
 mod messages;
+mod story;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use highwater_history::{Client, Event as Seen, Kind, Payload};
 use highwater_replication::{
     Acks, BrokerEpoch, BrokerId, Commit, CommitResult, Controller, CutReason, Effect, Election, FetchError,
     FetchFailure, FetchReply, FetchRequest, FetchedRecords, Fetcher, Isolation, IsrDecision, ListedOffset,
-    PartitionFacts, PartitionState, Produced, PublishedEnd, Role, Versioned, WaitToken, Which, return_doubtful,
+    PartitionFacts, PartitionState, Produced, PublishedEnd, ReplicaConfig, Role, Versioned, WaitToken, Which,
+    return_doubtful,
 };
+use highwater_storage::fs::SimFs;
 use highwater_storage::{
-    BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, LeaderEpoch, Offset, Record, TopicPartition, WorkJob,
-    batches,
+    BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, LeaderEpoch, Offset, Record, TimestampMs, TopicPartition,
+    WorkJob, batches,
 };
 
+use crate::counts::Counts;
+use crate::fault::{BROKERS, CLIENTS, Fault, PLACES, Place, STORE, What, Whom, draw};
 use crate::node::{FetchId, Node, Parked, ProduceId};
-use crate::plan::{EPOCH_MS, Mutant, Plan, Promise, SETTLE_MS, at};
-use crate::random::Random;
+use crate::plan::{EPOCH_MS, Mutant, Plan, Promise, SETTLE_MS};
+use crate::random::{Purpose, Random, mix};
 use crate::store::Store;
+use crate::trace::Trace;
 use crate::truth::Truth;
 use clients::Consumer;
 
-const NODES: usize = 3;
 const LONG_POLL_MS: i64 = 60;
 const FETCH_TIMEOUT_MS: i64 = 120;
 const PRODUCE_TIMEOUT_MS: i64 = 150;
 const SESSION_MS: i64 = 150;
 /// The controller looks at least so often.
 const CONTROL_MS: i64 = 25;
+
+/// Notes what happens, if anybody wants to know: at a place, or everywhere.
+macro_rules! note {
+    ($world:expr, $place:expr, $($text:tt)+) => {
+        if let Some(trace) = &mut $world.trace {
+            trace.at($world.now - EPOCH_MS, $place, format!($($text)+));
+        }
+    };
+}
+pub(crate) use note;
 
 enum Event {
     Tick,
@@ -53,20 +69,27 @@ enum Event {
     Reads,
     SessionLostSeen,
     Registers,
+    /// The topic's settings reach it.
+    Configured,
+    /// It tells the store that its log has failed.
+    FailureArrives,
     ProduceArrives(ProduceId, Acks, Vec<u8>),
     Housekeeping,
     // What concerns no running node.
     Boots,
     Starts,
+    /// Somebody starts a broker again whose log has failed.
+    Restarts(u32),
+    DiskHeals,
     SessionEnds(BrokerEpoch),
     SessionExpires(BrokerEpoch),
     Controls,
     CommitArrives(i32, Box<Commit>),
     CommitKnown(Box<Commit>, CommitResult),
     ProducerActs,
-    Answered(ProduceId, Result<Offset, ()>),
+    Answered(usize, ProduceId, Result<Offset, ()>),
     ConsumerReads,
-    Fails,
+    Fails(Fault),
     Heals,
 }
 
@@ -87,97 +110,23 @@ struct Reply {
     failure: Option<FetchFailure>,
 }
 
-/// What happened in a run, for the proof that runs are not empty.
-#[derive(Clone, Debug, Default)]
-pub struct Counts {
-    /// Records that were acknowledged to acks=all.
-    pub acknowledged: u64,
-    /// Records that the consumer read.
-    pub consumed: u64,
-    /// Processes killed.
-    pub kills: u64,
-    /// Power cuts of a broker.
-    pub power_cuts: u64,
-    /// Elections of a whole in-sync replica.
-    pub elections: u64,
-    /// Elections of a replica outside of the in-sync set.
-    pub unclean: u64,
-    /// Elections of the doubtful member that kept most.
-    pub recovered: u64,
-    /// Power cuts of all brokers at once.
-    pub power_cuts_of_all: u64,
-    /// Records that no in-sync replica's disk held after a power cut of all.
-    pub struck: u64,
-    /// Growths of the in-sync set.
-    pub joins: u64,
-    /// Shrinks of the in-sync set.
-    pub shrinks: u64,
-    /// Truncations where histories parted.
-    pub cuts: u64,
-    /// Logs that started over at their leader's start.
-    pub resets: u64,
-    /// Proposals that met another version.
-    pub conflicts: u64,
-    /// Proposals in a higher epoch.
-    pub higher_epochs: u64,
-    /// Batches that a leader knew already.
-    pub duplicates: u64,
-    /// Sessions whose end a broker noticed.
-    pub sessions_lost: u64,
-    /// Events in all.
-    pub events: u64,
-}
-
-impl Counts {
-    /// What every run of many seeds must have seen.
-    pub fn named(&self) -> [(&'static str, u64); 17] {
-        [
-            ("acknowledged", self.acknowledged),
-            ("consumed", self.consumed),
-            ("kills", self.kills),
-            ("power cuts", self.power_cuts),
-            ("elections", self.elections),
-            ("unclean elections", self.unclean),
-            ("elections by what is left", self.recovered),
-            ("power cuts of all", self.power_cuts_of_all),
-            ("records that no disk held", self.struck),
-            ("joins", self.joins),
-            ("shrinks", self.shrinks),
-            ("cuts", self.cuts),
-            ("resets", self.resets),
-            ("conflicts", self.conflicts),
-            ("higher epochs", self.higher_epochs),
-            ("duplicates", self.duplicates),
-            ("sessions lost", self.sessions_lost),
-        ]
-    }
-
-    /// Adds the counts of another run.
-    pub fn add(&mut self, other: &Self) {
-        self.acknowledged += other.acknowledged;
-        self.consumed += other.consumed;
-        self.kills += other.kills;
-        self.power_cuts += other.power_cuts;
-        self.elections += other.elections;
-        self.unclean += other.unclean;
-        self.recovered += other.recovered;
-        self.power_cuts_of_all += other.power_cuts_of_all;
-        self.struck += other.struck;
-        self.joins += other.joins;
-        self.shrinks += other.shrinks;
-        self.cuts += other.cuts;
-        self.resets += other.resets;
-        self.conflicts += other.conflicts;
-        self.higher_epochs += other.higher_epochs;
-        self.duplicates += other.duplicates;
-        self.sessions_lost += other.sessions_lost;
-        self.events += other.events;
-    }
+/// What the network does to messages, until when.
+#[derive(Debug, Default)]
+struct Weather {
+    loss: (u64, i64),
+    doubling: (u64, i64),
+    garbling: (u64, i64),
+    slow_until: i64,
 }
 
 pub(crate) struct World {
-    random: Random,
-    plan: Plan,
+    pub(crate) plan: Plan,
+    pub(crate) faults: Vec<Fault>,
+    /// Streams of chance: of each link, of the producers, the consumer, the controller. Brokers have their own.
+    links: Vec<Random>,
+    producers: Random,
+    consumers: Random,
+    control: Random,
     now: i64,
     queue: BTreeMap<(i64, u64), (usize, u32, Event)>,
     scheduled: u64,
@@ -185,80 +134,94 @@ pub(crate) struct World {
     store: Store,
     controller: Controller,
     truth: Truth,
-    /// Pairs that do not hear each other, and until when.
-    separated: BTreeMap<(usize, usize), i64>,
+    /// Until when nothing gets from one place to another.
+    cut: [[i64; PLACES]; PLACES],
+    weather: Weather,
+    store_down_until: i64,
     fetches: u64,
     numbers: u64,
     /// The idempotent producer's batch that is not acknowledged yet, and where its next attempt goes.
     in_doubt: Option<(ProduceId, i64)>,
     sequence: u64,
     consumer: Consumer,
+    /// What clients did and saw.
+    history: Vec<Seen>,
     /// Acknowledged records were lost, as this run may.
     struck: bool,
     healed: bool,
     pub(crate) counts: Counts,
-    pub(crate) trace: Option<String>,
+    /// Differs where anything that matters went another way.
+    pub(crate) fingerprint: u64,
+    pub(crate) trace: Option<Trace>,
 }
 
-/// A run takes about a thousand.
+/// A run has at least so many, and takes about 1,500.
+pub(crate) const EVENTS_MIN: u64 = 1_000;
 const EVENTS_MAX: u64 = 50_000;
 
 /// For events of the whole world.
 const NOBODY: usize = usize::MAX;
 
 impl World {
-    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, traced: bool) -> Self {
-        let mut random = Random::new(seed);
-        let plan = Plan::draw(&mut random, mutant);
-        let nodes = (1..=3).map(|id| Node::new(id, &mut random)).collect();
+    /// A cluster before its first event, with the faults that its seed draws or with these.
+    pub(crate) fn new(seed: u64, mutant: Option<Mutant>, given: Option<Vec<Fault>>, traced: bool) -> Self {
+        let plan = Plan::draw(&mut Random::of(seed, Purpose::Plan), mutant);
+        let faults = given.unwrap_or_else(|| draw(&plan, &mut Random::of(seed, Purpose::Faults)));
+        let link = |number| Random::of(seed, Purpose::Link { from: number / PLACES, to: number % PLACES });
         let mut world = Self {
-            random,
-            plan,
+            links: (0..PLACES * PLACES).map(link).collect(),
+            producers: Random::of(seed, Purpose::Producers),
+            consumers: Random::of(seed, Purpose::Consumer),
+            control: Random::of(seed, Purpose::Controller),
             now: EPOCH_MS,
             queue: BTreeMap::new(),
             scheduled: 0,
-            nodes,
+            nodes: (0..BROKERS).map(|node| Node::new(seed, node)).collect(),
             store: Store { controller_epoch: 1, ..Store::default() },
             controller: Controller::new(1),
             truth: Truth::default(),
-            separated: BTreeMap::new(),
+            cut: [[0; PLACES]; PLACES],
+            weather: Weather::default(),
+            store_down_until: 0,
             fetches: 0,
             numbers: 0,
             in_doubt: None,
             sequence: 0,
             consumer: Consumer::default(),
+            history: Vec::new(),
             struck: false,
             healed: false,
             counts: Counts::default(),
-            trace: traced.then(String::new),
+            fingerprint: seed,
+            trace: traced.then(Trace::default),
+            plan,
+            faults,
         };
-        for node in 0..NODES {
+        for node in 0..BROKERS {
             world.schedule(0, node, Event::Boots);
         }
         world.schedule(30, NOBODY, Event::Controls);
         world.schedule(40, NOBODY, Event::ProducerActs);
         world.schedule(45, NOBODY, Event::ConsumerReads);
-        world.schedule(100, NOBODY, Event::Fails);
-        let heal = world.plan.heal_at - EPOCH_MS;
-        world.schedule(heal, NOBODY, Event::Heals);
+        for fault in world.faults.clone() {
+            world.schedule(fault.at_ms, NOBODY, Event::Fails(fault));
+        }
+        world.schedule(world.plan.heals_ms, NOBODY, Event::Heals);
         world
     }
 
     /// Runs until the replicas are equal after healing.
     pub(crate) fn run(&mut self) {
-        if self.trace.is_some() {
-            let plan = format!("{:?}", self.plan);
-            self.note(&plan);
-        }
+        let plan = format!("{:?}", self.plan);
+        self.everywhere(&plan);
+        let latest = EPOCH_MS + self.plan.heals_ms + SETTLE_MS;
         while let Some(((time, _), (node, life, event))) = self.queue.pop_first() {
-            assert!(time < self.plan.heal_at + SETTLE_MS, "the replicas are not equal long after all is well: {}", {
-                self.situation()
-            });
+            assert!(time < latest, "the replicas are not equal long after all is well: {}", self.situation());
             self.now = self.now.max(time);
             self.counts.events += 1;
             assert!(self.counts.events < EVENTS_MAX, "something goes round in circles: {}", self.situation());
             self.handle(node, life, event);
-            if self.healed && self.is_settled() {
+            if self.healed && self.counts.events >= EVENTS_MIN && self.is_settled() {
                 self.check_end();
                 return;
             }
@@ -278,25 +241,40 @@ impl World {
         self.queue.insert((self.now + after, self.scheduled), (node, life, event));
     }
 
-    fn latency(&mut self) -> i64 {
-        let slow = !self.healed && self.random.one_in(30);
-        let most = if slow { self.plan.latency_ms * 10 } else { self.plan.latency_ms };
-        self.random.between(1, most)
+    fn link(&mut self, from: Place, to: Place) -> &mut Random {
+        &mut self.links[from * PLACES + to]
+    }
+
+    fn latency(&mut self, from: Place, to: Place) -> i64 {
+        let (most, may_be_slow) = (self.plan.latency_ms, self.weather.slow_until > self.now);
+        let random = self.link(from, to);
+        let slow = random.one_in(3) && may_be_slow;
+        random.between(1, if slow { most * 10 } else { most })
     }
 
     /// Whether a message gets lost; once all is well none does.
-    fn lost(&mut self, from: usize, to: usize) -> bool {
-        let separated = self.separated.get(&(from.min(to), from.max(to))).is_some_and(|until| *until > self.now);
-        separated || (!self.healed && self.random.one_in(self.plan.lost_one_in))
+    fn lost(&mut self, from: Place, to: Place) -> bool {
+        let (one_in, until) = self.weather.loss;
+        let draw = self.link(from, to).next();
+        self.cut[from][to] > self.now || (until > self.now && draw.is_multiple_of(one_in))
     }
 
-    fn doubled(&mut self) -> bool {
-        !self.healed && self.random.one_in(self.plan.doubled_one_in)
+    fn doubled(&mut self, from: Place, to: Place) -> bool {
+        let (one_in, until) = self.weather.doubling;
+        let draw = self.link(from, to).next();
+        until > self.now && draw.is_multiple_of(one_in)
     }
 
-    fn note(&mut self, what: &str) {
+    /// How long a broker's disk takes for a job.
+    fn disk_time(&mut self, node: usize) -> i64 {
+        let broker = &mut self.nodes[node];
+        let time = broker.random.between(1, 15);
+        if broker.slow_until > self.now { time * 50 } else { time }
+    }
+
+    fn everywhere(&mut self, what: &str) {
         if let Some(trace) = &mut self.trace {
-            writeln!(trace, "{:>6} {what}", self.now - EPOCH_MS).expect("a string");
+            trace.everywhere(self.now - EPOCH_MS, what.to_owned());
         }
     }
 
@@ -306,6 +284,10 @@ impl World {
         match event {
             Event::Boots => return self.boot(node),
             Event::Starts => return self.start(node, life),
+            // Who is registered is looked at by the store, once it is up again and has waited for a sign of life.
+            Event::SessionEnds(_) | Event::SessionExpires(_) if self.store_down_until > self.now => {
+                return self.schedule_for(self.store_down_until - self.now + SESSION_MS, node, life, event);
+            }
             Event::SessionEnds(session) => return self.session_ends(node, session),
             // Not if it has reached the store again meanwhile.
             Event::SessionExpires(session) if self.nodes[node].cut_off_until > self.now => {
@@ -316,9 +298,11 @@ impl World {
             Event::CommitArrives(epoch, commit) => return self.commit_arrives(epoch, *commit),
             Event::CommitKnown(commit, result) => return self.commit_known(&commit, &result),
             Event::ProducerActs => return self.producer_acts(),
-            Event::Answered(id, answer) => return self.answered(id, answer),
+            Event::Answered(by, id, answer) => return self.answered(by, id, answer),
             Event::ConsumerReads => return self.consumer_reads(),
-            Event::Fails => return self.fail(),
+            Event::Fails(fault) => return self.fail(fault),
+            Event::Restarts(life) => return self.restart(node, life),
+            Event::DiskHeals => return self.nodes[node].heal_disk(),
             Event::Heals => return self.heal(),
             _ => {}
         }
@@ -329,13 +313,22 @@ impl World {
         if paused_until > self.now {
             return self.schedule_for(paused_until - self.now + 1, node, life, event);
         }
+        self.tell(node, &event);
         self.happen(node, event);
+        if self.has_crashed(node) {
+            return;
+        }
         self.settle(node);
+        self.has_crashed(node);
+    }
+
+    fn time(&self, node: usize) -> TimestampMs {
+        self.nodes[node].time(self.now)
     }
 
     /// Something happens at a running node.
     fn happen(&mut self, node: usize, event: Event) {
-        let now = at(self.now);
+        let (now, id) = (self.time(node), self.nodes[node].id);
         let Some(running) = &mut self.nodes[node].running else { return };
         match event {
             Event::Tick => {
@@ -383,11 +376,11 @@ impl World {
             Event::SessionLostSeen => {
                 running.partition.session_lost(now);
                 self.counts.sessions_lost += 1;
-                let after = self.random.between(1, 30);
+                let after = self.nodes[node].random.between(1, 30);
                 self.schedule(after, node, Event::Registers);
             }
             Event::Registers => {
-                if self.nodes[node].cut_off_until > self.now {
+                if !self.in_touch(node) {
                     return self.schedule(20, node, Event::Registers);
                 }
                 let session = self.store.register(self.nodes[node].id);
@@ -399,9 +392,22 @@ impl World {
             }
             Event::ProduceArrives(id, acks, batch) => self.produce_arrives(node, id, acks, batch),
             Event::WorkRuns(job) => {
-                running.partition.finish_work(now, job.run()).expect("a disk without errors");
+                let finished = running.partition.finish_work(now, job.run());
+                assert!(
+                    finished.is_ok() || self.nodes[node].has_bad_disk(),
+                    "on a disk that does not fail: {finished:?}"
+                );
+                let Some(running) = &mut self.nodes[node].running else { return };
                 self.truth.deleted(running.partition.log().start().0);
                 self.begin_work(node);
+            }
+            Event::Configured => {
+                let config = self.plan.replica(ReplicaConfig::new(id, running.session));
+                running.partition.configure(now, config, self.plan.log());
+            }
+            Event::FailureArrives => {
+                self.store.failed.insert(self.nodes[node].id);
+                self.store_changed();
             }
             Event::Housekeeping => {
                 self.begin_work(node);
@@ -412,22 +418,20 @@ impl World {
     }
 
     fn begin_work(&mut self, node: usize) {
-        let after = self.random.between(1, 15);
+        let (after, now) = (self.disk_time(node), self.time(node));
+        let checkpoints = self.nodes[node].random.one_in(4);
         let Some(running) = &mut self.nodes[node].running else { return };
-        let job = running.partition.begin_work(at(self.now));
+        let job = running.partition.begin_work(now);
         self.truth.deleted(running.partition.log().start().0);
         if let Some(job) = job {
             self.schedule(after, node, Event::WorkRuns(Box::new(job)));
-        } else if self.random.one_in(4)
-            && let Some(job) = running.partition.begin_checkpoint()
-        {
+        } else if checkpoints && let Some(job) = running.partition.begin_checkpoint() {
             self.schedule(after, node, Event::FlushRuns(Box::new(job)));
         }
     }
 
     /// Carries out what a node's partition wants, and checks it.
     fn settle(&mut self, node: usize) {
-        let now = self.now;
         loop {
             let Some(running) = &mut self.nodes[node].running else { return };
             let Some(effect) = running.partition.poll_effect() else { break };
@@ -446,9 +450,8 @@ impl World {
                     if state.leader_epoch > leader_epoch {
                         self.counts.higher_epochs += 1;
                     }
-                    let after = self.latency();
-                    let cut_off = self.nodes[node].cut_off_until > now;
-                    if cut_off || (!self.healed && self.random.one_in(self.plan.lost_one_in)) {
+                    let after = self.latency(node, STORE);
+                    if !self.in_touch(node) || self.lost(node, STORE) {
                         let decision = IsrDecision::Retry;
                         self.schedule(after + 30, node, Event::Decided { proposal, decision });
                     } else {
@@ -459,8 +462,7 @@ impl World {
                 }
                 Effect::PublishEnd(end) => {
                     // One that does not reach the store is sent again.
-                    let lost = !self.healed && self.random.one_in(self.plan.lost_one_in);
-                    let after = self.latency() + if lost { 100 } else { 0 };
+                    let after = self.latency(node, STORE) + if self.lost(node, STORE) { 100 } else { 0 };
                     self.schedule(after, node, Event::EndArrives(end));
                 }
                 Effect::Fetch(plan) => {
@@ -470,19 +472,22 @@ impl World {
                     let id = FetchId { node, life: self.nodes[node].life, number, plan };
                     self.schedule(FETCH_TIMEOUT_MS, node, Event::FetchTimesOut(number));
                     let leader = usize::try_from(plan.leader.0 - 1).expect("a broker");
-                    for _ in 0..1 + u64::from(self.doubled()) {
-                        let after = self.latency();
-                        if !self.lost(node, leader) {
+                    for _ in 0..1 + u64::from(self.doubled(node, leader)) {
+                        let after = self.latency(node, leader);
+                        if self.lost(node, leader) {
+                            self.tell_lost(node, leader, "fetch");
+                        } else {
                             self.schedule(after, leader, Event::FetchArrives(id));
                         }
                     }
                 }
                 Effect::StopFetching => running.fetching = None,
                 Effect::FlushWanted(job) => {
-                    let after = self.random.between(1, 15);
+                    let after = self.disk_time(node);
                     self.schedule(after, node, Event::FlushRuns(job));
                 }
                 Effect::Cut(cut) => {
+                    note!(self, node, "cuts {} e{} → {} e{}: {}", cut.from.0, cut.from.1, cut.to.0, cut.to.1, cut.why);
                     running.mirror.forget(running.partition.log().start().0);
                     match cut.why {
                         CutReason::UncleanElection => {}
@@ -493,18 +498,18 @@ impl World {
                     let lost = cut.to.0 < cut.high_watermark
                         && !matches!(cut.why, CutReason::LeaderStartsAbove(_) | CutReason::UncleanElection);
                     assert!(
-                        !lost || !self.loses_nothing() || self.nodes[node].damaged || self.struck,
+                        !lost || !self.plan.loses_nothing() || self.nodes[node].damaged || self.struck,
                         "node {} cut committed records: {cut:?}",
                         node + 1
                     );
                 }
                 Effect::HighWatermark(high_watermark) => {
                     // The checkpoint is written now and then, so it lags.
-                    if self.random.one_in(4) {
+                    if self.nodes[node].random.one_in(4) {
                         self.nodes[node].checkpointed = Some(high_watermark);
                     }
                 }
-                Effect::Fenced { reason, .. } => panic!("node {} closed its log: {reason}", node + 1),
+                Effect::Fenced { reason, .. } => self.log_failed(node, &reason.to_string()),
                 other => panic!("an effect the driver does not know: {other:?}"),
             }
         }
@@ -514,61 +519,69 @@ impl World {
 
     /// Compares what the node's log holds with the truth.
     fn look(&mut self, node: usize) {
-        let loses_nothing = self.loses_nothing();
+        let loses_nothing = self.plan.loses_nothing();
         let Some(running) = &mut self.nodes[node].running else { return };
-        running.mirror.follow(&running.partition, &mut self.truth);
         let status = running.partition.status();
-        self.truth.begins(&format!("node {}", node + 1), status.log_start.0);
+        if status.role == Role::Fenced {
+            return; // Its log is closed: what it holds shows when it is opened again.
+        }
+        running.mirror.follow(&running.partition, &mut self.truth);
+        self.truth.begins(node, status.log_start.0);
         if loses_nothing {
             self.truth.commit(&mut running.mirror, status.high_watermark.0);
         }
-        if self.trace.is_some() {
-            let line = format!(
-                "{} {:?} e{} {}..{} hw {} isr {:?}",
-                node + 1,
-                status.role,
-                status.leader_epoch,
-                status.log_start,
-                status.log_end,
-                status.high_watermark,
-                status.isr.iter().map(|id| id.0).collect::<Vec<_>>()
-            );
-            self.note(&line);
+        for value in [node as i64, status.log_end.0, status.high_watermark.0, status.version, self.now] {
+            self.fingerprint = mix(self.fingerprint ^ value.cast_unsigned());
+        }
+        if let Some(trace) = &mut self.trace {
+            let role = match status.role {
+                Role::Leader => "leads",
+                Role::Follower => "follows",
+                Role::Offline => "offline",
+                Role::Fenced => "closed",
+            };
+            let isr = status.isr.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" ");
+            let (start, end, epoch) = (status.log_start, status.log_end, status.leader_epoch);
+            let glance =
+                format!("{}: {role} e{epoch}, {start}..LEO {end}, HW {}, ISR {isr}", node + 1, status.high_watermark);
+            trace.state(node, glance);
         }
     }
 
     fn arm(&mut self, node: usize) {
+        let time = self.time(node).0;
         let Some(running) = &mut self.nodes[node].running else { return };
         let Some(deadline) = running.partition.next_deadline() else { return };
-        let deadline = deadline.0.max(self.now + 1);
-        if running.ticking.is_none_or(|ticking| deadline < ticking) {
-            running.ticking = Some(deadline);
-            self.schedule(deadline - self.now, node, Event::Tick);
+        if running.ticking.is_none_or(|ticking| deadline.0 < ticking) {
+            running.ticking = Some(deadline.0);
+            let after = deadline.0.saturating_sub(time).max(1);
+            self.schedule(after, node, Event::Tick);
         }
-    }
-
-    /// Whether this run promises that nothing acknowledged is lost.
-    fn loses_nothing(&self) -> bool {
-        self.plan.promise != Promise::Nothing
     }
 
     // The end.
 
     fn heal(&mut self) {
         self.healed = true;
-        self.note("all is well from now on");
-        self.separated.clear();
+        self.everywhere("all is well from now on");
+        self.cut = [[0; PLACES]; PLACES];
+        self.weather = Weather::default();
+        self.store_down_until = self.store_down_until.min(self.now);
         for node in &mut self.nodes {
             node.paused_until = node.paused_until.min(self.now);
             node.cut_off_until = node.cut_off_until.min(self.now);
+            node.late_until = node.late_until.min(self.now);
+            node.slow_until = node.slow_until.min(self.now);
+            node.clock.drift(self.now, 0);
+            node.heal_disk();
         }
     }
 
     fn is_settled(&self) -> bool {
         let Some(state) = &self.store.state else { return false };
         // Where records get lost, the producer's next one is refused for ever: it misses its predecessor.
-        let in_doubt = self.in_doubt.is_some() && self.loses_nothing() && !self.struck;
-        let settled = state.value.isr.len() == NODES && state.value.doubtful.is_empty() && !state.value.recovering;
+        let in_doubt = self.in_doubt.is_some() && self.plan.loses_nothing() && !self.struck;
+        let settled = state.value.isr.len() == BROKERS && state.value.doubtful.is_empty() && !state.value.recovering;
         if !settled || in_doubt {
             return false;
         }
@@ -596,17 +609,18 @@ impl World {
             stored.push((start..running.mirror.end()).map(|offset| running.mirror.at(offset)).collect::<Vec<_>>());
         }
         assert!(stored.windows(2).all(|pair| pair[0] == pair[1]), "the logs differ at the end");
-        if !self.loses_nothing() {
+        if !self.plan.loses_nothing() {
             return;
         }
         for node in &self.nodes {
             let running = node.running.as_ref().expect("it runs");
-            self.truth.holds_everything(&format!("node {}", node.id), &running.mirror);
+            self.truth.holds_everything(&format!("broker {}", node.id), &running.mirror);
         }
         assert!(self.truth.committed_below() <= stored[0].len() as i64 + start, "committed records are gone");
         if self.struck {
             return;
         }
+        self.check_history(start);
         // The idempotent producer's records are there once each and in order.
         let numbers = stored[0].iter().flatten().filter(|entry| entry.payload >> 63 == 1);
         let numbers: Vec<u64> = numbers.map(|entry| entry.payload & !(1 << 63)).collect();
@@ -614,6 +628,30 @@ impl World {
         // With retention the last ones may be gone by age, behind others.
         if start == 0 || !numbers.is_empty() {
             assert_eq!(numbers.last().map_or(0, |last| last + 1), self.sequence, "the last ones are missing");
+        }
+    }
+
+    /// What the clients saw, with somebody who reads all that is left at the end.
+    fn check_history(&mut self, start: i64) {
+        let mut history = std::mem::take(&mut self.history);
+        let mirror = &self.nodes[0].running.as_ref().expect("it runs").mirror;
+        for offset in start..mirror.end() {
+            let payload = Payload(mirror.at(offset).expect("a record at each offset").payload);
+            history.push(Seen::Read { client: Client(u32::MAX), offset, payload });
+        }
+        history.push(Seen::Start { offset: start });
+        let mut anomalies = highwater_history::check(&history);
+        // A replica that came to know the log when a record was gone by age does not know its producer's number: a repetition
+        // is a new record to it. That needs retention to be quicker than the retry.
+        anomalies.retain(|anomaly| {
+            let by_age = anomaly.events.iter().any(|event| match history[*event] {
+                Seen::Acked { offset, .. } | Seen::Read { offset, .. } => offset < start,
+                _ => false,
+            });
+            !matches!(anomaly.kind, Kind::Duplicate | Kind::Reordered) || !by_age
+        });
+        if let Some(first) = anomalies.first() {
+            panic!("clients saw {} anomalies, first {}", anomalies.len(), first.explain(&history));
         }
     }
 

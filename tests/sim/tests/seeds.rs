@@ -7,14 +7,14 @@
 //! HIGHWATER_SEEDS=1000000 cargo test -p highwater-sim --test seeds    # more of the same
 //! ```
 
-use highwater_sim::{Mutant, run_many, trace};
+use highwater_sim::{Mutant, minimise, run, run_many, tell};
 
-const SEEDS: u64 = 10_000;
+const SEEDS: u64 = 4_000;
 
 /// Within so many each mutant is found.
 const MUTANT_SEEDS: u64 = 20_000;
 
-/// Seeds that have failed, to be run for ever. A change of the driver or of a machine's timing makes another run of them;
+/// Seeds that have failed, to be run for ever. A change of the simulator or of a machine's timing makes another run of them;
 /// what they found has a test of its own.
 ///
 /// - 18384: a follower that was cut to its leader's log start kept what lost records said of their producer, and refused its
@@ -30,19 +30,16 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn ten_thousand_seeds() {
+fn thousands_of_seeds() {
     let seeds = from_environment("HIGHWATER_SEEDS").unwrap_or(SEEDS);
     let first = from_environment("HIGHWATER_FIRST_SEED").unwrap_or(0);
-    let (counts, failure) = run_many(first, seeds, None);
-    if let Some((seed, what)) = failure {
-        panic!(
-            "seed {seed} failed: {what}\nagain: HIGHWATER_SEED={seed} cargo test -p highwater-sim \
-             a_seed_repeats_exactly -- --nocapture"
-        );
+    let many = run_many(first, seeds, None, None, |_| {});
+    if let Some((seed, what)) = many.failure {
+        panic!("seed {seed} failed: {what}\nagain: cargo xtask sim --seed {seed}");
     }
-    println!("{seeds} seeds: {counts:?}");
+    println!("{}", many.distribution.table());
     // A driver that does nothing finds nothing.
-    for (what, count) in counts.named() {
+    for (what, count) in many.counts.named() {
         assert!(count * 1_000 >= seeds, "{what}: only {count} in {seeds} seeds");
     }
 }
@@ -50,23 +47,22 @@ fn ten_thousand_seeds() {
 #[test]
 fn seeds_that_have_failed() {
     for seed in ONCE_FAILED {
-        let (_, failure) = run_many(seed, 1, None);
-        assert_eq!(failure, None);
+        assert_eq!(run(seed, None, None).failure, None, "seed {seed}");
     }
 }
 
-/// Without this no failure could be looked at. With `HIGHWATER_SEED` it is the way to do so.
+/// Without this no failure could be looked at.
 #[test]
 fn a_seed_repeats_exactly() {
-    let chosen = from_environment("HIGHWATER_SEED");
-    for seed in chosen.map_or(0..40, |seed| seed..seed + 1) {
-        let (first, second) = (trace(seed, None), trace(seed, None));
-        if chosen.is_some() {
-            println!("{}", first.0);
-        }
-        assert!(first.0.lines().count() > 50, "seed {seed} does nothing");
+    for seed in 0..40 {
+        let (first, story) = tell(seed, None, None);
+        let (second, same_story) = tell(seed, None, None);
+        assert!(first.counts.events >= 1_000, "seed {seed} does nothing");
         assert_eq!(first, second, "seed {seed} does not repeat");
-        assert_eq!(first.1, None, "seed {seed} failed");
+        assert!(story == same_story, "seed {seed} tells another story");
+        // Nor does looking at it change it, or giving it the faults that it draws.
+        assert_eq!(first, run(seed, None, None));
+        assert_eq!(first, run(seed, None, Some(first.faults.clone())));
     }
 }
 
@@ -74,30 +70,40 @@ fn a_seed_repeats_exactly() {
 /// must find every one.
 #[test]
 fn mutants_are_found() {
-    for mutant in [
-        Mutant::CutsAtHighWatermark,
-        Mutant::MinimumOverTheLeader,
-        Mutant::ReturnsAsIfClean,
-        Mutant::ElectsTheFirst,
-        Mutant::TrustsFormerLives,
-        Mutant::DropsTheDead,
-        Mutant::CountsUnflushed,
-        Mutant::AcknowledgesAhead,
-        Mutant::TrustsAnyEpoch,
-        Mutant::VouchesForAll,
-    ] {
+    for mutant in Mutant::ALL {
         // By what it does to records, and not because the driver came to a halt over it.
-        let checks = ["acknowledged", "committed", "two records", "two histories", "the logs differ"];
+        let checks =
+            ["acknowledged", "committed", "two records", "two histories", "the logs differ", "clients saw", "not once"];
         let by_records = |what: &str| checks.iter().any(|check| what.contains(check));
         let mut first = 0;
         let (seed, what) = loop {
-            let (_, failure) = run_many(first, MUTANT_SEEDS - first, Some(mutant));
-            let (seed, what) = failure.unwrap_or_else(|| panic!("{mutant:?} was not found"));
+            let many = run_many(first, MUTANT_SEEDS - first, None, Some(mutant), |_| {});
+            let (seed, what) = many.failure.unwrap_or_else(|| panic!("{mutant:?} was not found"));
             if by_records(&what) {
                 break (seed, what);
             }
             first = seed + 1;
         };
         println!("{mutant:?}: seed {seed}: {what}");
+    }
+}
+
+/// Of a schedule that fails what is left fails as well, and without any one of its faults it does not.
+#[test]
+fn a_failing_schedule_is_made_small() {
+    let mutant = Some(Mutant::CutsAtHighWatermark);
+    let fails = |what: &str| what.contains("committed");
+    let seed = (0..).find(|seed| run(*seed, mutant, None).failure.is_some_and(|what| fails(&what))).expect("one fails");
+    let drawn = run(seed, mutant, None).faults.len();
+    let least = minimise(seed, mutant);
+    println!("seed {seed}: {} of {drawn} faults after {} runs: {}", least.faults.len(), least.runs, least.failure);
+    let again = run(seed, mutant, Some(least.faults.clone()));
+    assert_eq!(again.failure, Some(least.failure));
+    assert!(least.faults.len() < drawn / 2, "{} of {drawn} are left", least.faults.len());
+    for left_out in 0..least.faults.len() {
+        let mut fewer = least.faults.clone();
+        fewer.remove(left_out);
+        let without = run(seed, mutant, Some(fewer));
+        assert!(!without.failure.is_some_and(|what| fails(&what)), "fault {left_out} is not needed");
     }
 }

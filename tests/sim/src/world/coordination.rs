@@ -4,6 +4,11 @@ use super::*;
 
 impl World {
     pub(super) fn proposal_arrives(&mut self, node: usize, proposal: Proposal) {
+        let after = self.latency(STORE, node);
+        if self.store_down_until > self.now {
+            let decision = IsrDecision::Retry;
+            return self.schedule(after + 30, node, Event::Decided { proposal: proposal.number, decision });
+        }
         let Some(running) = &self.nodes[node].running else { return };
         let members =
             |state: &Option<Versioned<PartitionState>>| state.as_ref().map_or(0, |state| state.value.isr.len());
@@ -20,8 +25,7 @@ impl World {
             IsrDecision::Conflict(_) => self.counts.conflicts += 1,
             _ => {}
         }
-        let after = self.latency();
-        if !self.healed && self.random.one_in(self.plan.lost_one_in) {
+        if self.lost(STORE, node) {
             decision = IsrDecision::Retry;
         }
         self.schedule(after, node, Event::Decided { proposal: number, decision });
@@ -30,7 +34,7 @@ impl World {
     /// A doubtful member says what it has. It goes with the session that says it, like its registration.
     pub(super) fn end_arrives(&mut self, node: usize, end: PublishedEnd) {
         let id = self.nodes[node].id;
-        if self.nodes[node].cut_off_until > self.now {
+        if !self.in_touch(node) {
             return self.schedule(20, node, Event::EndArrives(end));
         }
         // A broker writes one after the other, and of those that wait the last.
@@ -46,45 +50,53 @@ impl World {
         if let Some(state) = self.store.state.clone() {
             self.note_state(&state);
             self.check_members(&state.value);
-            for node in 0..NODES {
-                let after = self.latency();
+            for node in 0..BROKERS {
+                let after = self.hears_after(node);
                 if self.hears(node) {
                     self.schedule(after, node, Event::StateSeen(state.clone()));
                 }
             }
         }
-        for node in 0..NODES {
-            let after = self.latency();
+        for node in 0..BROKERS {
+            let after = self.hears_after(node);
             if self.hears(node) {
-                self.schedule(after, node, Event::LiveSeen(self.store.live.clone()));
+                self.schedule(after, node, Event::LiveSeen(self.store.with_logs()));
             }
         }
     }
 
+    pub(super) fn hears_after(&mut self, node: usize) -> i64 {
+        let late = if self.nodes[node].late_until > self.now { self.nodes[node].random.between(0, 300) } else { 0 };
+        self.latency(STORE, node) + late
+    }
+
+    /// Whether a broker and the store reach each other.
+    pub(super) fn in_touch(&self, node: usize) -> bool {
+        self.nodes[node].cut_off_until <= self.now && self.store_down_until <= self.now
+    }
+
     /// A broker that is down has no watches: the next one of its id reads the store before it hears of changes.
     fn hears(&self, node: usize) -> bool {
-        self.nodes[node].running.is_some() && self.nodes[node].cut_off_until <= self.now
+        self.nodes[node].running.is_some() && self.in_touch(node)
     }
 
     pub(super) fn note_state(&mut self, state: &Versioned<PartitionState>) {
-        if self.trace.is_some() {
-            let line = format!("store v{} {:?}", state.version, state.value);
-            self.note(&line);
-        }
+        note!(self, STORE, "holds {}", state_text(state));
     }
 
     pub(super) fn read_store(&mut self, node: usize) {
-        let again = self.random.between(150, 400);
+        let again = self.nodes[node].random.between(150, 400);
         self.schedule(again, node, Event::Reads);
-        if self.nodes[node].cut_off_until > self.now {
+        if !self.in_touch(node) {
             return;
         }
-        let live = self.store.live.clone();
+        let live = self.store.with_logs();
         if self.store.live.get(&self.nodes[node].id).copied() != self.session_of(node) {
             return; // It will hear that its session is over.
         }
+        let now = self.time(node);
         let running = self.nodes[node].running.as_mut().expect("it runs");
-        running.partition.apply_live_brokers(at(self.now), &live);
+        running.partition.apply_live_brokers(now, &live);
         if let Some(state) = self.store.state.clone() {
             self.state_seen(node, &state);
         }
@@ -96,13 +108,14 @@ impl World {
         if self.plan.mutant == Some(Mutant::MinimumOverTheLeader) && state.value.leader == Some(id) {
             state.value.isr = vec![id];
         }
+        let now = self.time(node);
         let Some(running) = &mut self.nodes[node].running else { return };
-        running.partition.apply_state(at(self.now), &state, &assignment());
+        running.partition.apply_state(now, &state, &assignment());
     }
 
     /// Invariant I3 at each new ISR: all members that are whole hold the same committed records.
     pub(super) fn check_members(&self, state: &PartitionState) {
-        if !self.loses_nothing() {
+        if !self.plan.loses_nothing() {
             return;
         }
         for node in self.nodes.iter().filter(|node| state.is_whole(node.id) && !node.damaged) {
@@ -113,14 +126,13 @@ impl World {
     }
 
     pub(super) fn control(&mut self) {
-        let again = self.random.between(5, CONTROL_MS);
+        let again = self.control.between(5, CONTROL_MS);
         self.schedule(again, NOBODY, Event::Controls);
-        if !self.healed && self.random.one_in(60) {
-            // Another broker takes over; the old one does not know yet, its commits fail.
-            self.store.controller_epoch += 1;
-            self.controller = Controller::new(self.store.controller_epoch);
+        if self.store_down_until > self.now {
+            return;
         }
         self.controller.set_brokers(&self.store.live);
+        self.controller.set_failed(BTreeMap::from([(topic_partition(), self.store.failed.clone())]));
         let mut ends = self.store.ends.clone();
         match self.plan.mutant {
             Some(Mutant::ElectsTheFirst) => ends.values_mut().for_each(|end| end.log_end = Offset(0)),
@@ -141,17 +153,18 @@ impl World {
             ends,
         };
         self.controller.set_partition(topic_partition(), facts);
-        if self.random.one_in(4) {
+        if self.control.one_in(4) {
             self.controller.retry();
         }
         while let Some(commit) = self.controller.poll_commit() {
-            let after = self.latency();
+            // The controller is a broker as well: which one does not matter here.
+            let after = self.latency(STORE, STORE);
             self.schedule(after, NOBODY, Event::CommitArrives(self.controller.epoch(), Box::new(commit)));
         }
     }
 
     pub(super) fn commit_arrives(&mut self, controller_epoch: i32, mut commit: Commit) {
-        if controller_epoch != self.store.controller_epoch {
+        if controller_epoch != self.store.controller_epoch || self.store_down_until > self.now {
             return;
         }
         if self.plan.mutant == Some(Mutant::DropsTheDead) && commit.state.leader.is_some() {
@@ -167,15 +180,52 @@ impl World {
         } else {
             CommitResult::Conflict
         };
-        let after = self.latency();
-        let lost = !self.healed && self.random.one_in(self.plan.lost_one_in);
-        let result = if lost { CommitResult::Unknown } else { result };
+        note!(self, STORE, "the controller writes for {:?}: {result:?}", commit.why);
+        let after = self.latency(STORE, STORE);
+        let result = if self.lost(STORE, STORE) { CommitResult::Unknown } else { result };
         self.schedule(after, NOBODY, Event::CommitKnown(Box::new(commit), result));
     }
 
     pub(super) fn commit_known(&mut self, commit: &Commit, result: &CommitResult) {
         self.controller.committed(commit, result);
     }
+}
+
+impl World {
+    /// Another broker takes over; the old one does not know yet, its commits fail.
+    pub(super) fn new_controller(&mut self) {
+        self.store.controller_epoch += 1;
+        self.controller = Controller::new(self.store.controller_epoch);
+    }
+
+    /// The controller moves the leadership from a leader that lives to an in-sync replica that does.
+    pub(super) fn move_leader(&mut self, to: usize) {
+        let Some(Versioned { value, version }) = self.store.state.clone() else { return };
+        let to = self.nodes[to].id;
+        let whole = |id: BrokerId| value.is_whole(id) && self.store.with_logs().contains_key(&id);
+        let moves = value.leader.is_some_and(|leader| leader != to && whole(leader)) && whole(to);
+        if !moves || self.store_down_until > self.now {
+            return;
+        }
+        let leader_epoch = LeaderEpoch(value.leader_epoch.0 + 1);
+        let controller_epoch = self.store.controller_epoch;
+        let moved = PartitionState { leader: Some(to), leader_epoch, controller_epoch, ..value };
+        assert!(self.store.commit(Some(version), moved), "nobody else writes meanwhile");
+        self.counts.moved += 1;
+        self.store_changed();
+    }
+}
+
+/// A state in a few words.
+pub(super) fn state_text(state: &Versioned<PartitionState>) -> String {
+    let ids = |ids: &[BrokerId]| ids.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" ");
+    let Versioned { value, version } = state;
+    let leader = value.leader.map_or_else(|| "nobody".to_owned(), |id| id.to_string());
+    let doubtful = match value.doubtful.as_slice() {
+        [] => String::new(),
+        doubtful => format!(", doubtful {}", ids(doubtful)),
+    };
+    format!("v{version}: {leader} leads e{}, ISR {}{doubtful}", value.leader_epoch, ids(&value.isr))
 }
 
 fn assignment() -> Vec<BrokerId> {

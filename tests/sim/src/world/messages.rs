@@ -4,8 +4,8 @@ use super::*;
 
 impl World {
     pub(super) fn answer_fetch(&mut self, node: usize, id: FetchId, request: &FetchRequest, initial: bool) {
-        let now = at(self.now);
-        let max_bytes = self.random.pick(&[1usize, 150, 1 << 20]);
+        let now = self.time(node);
+        let max_bytes = self.nodes[node].random.pick(&[1usize, 150, 1 << 20]);
         let Some(running) = &mut self.nodes[node].running else { return };
         let granted =
             if initial { running.partition.fetch(now, request) } else { running.partition.regrant(now, request) };
@@ -18,12 +18,21 @@ impl World {
                     return self.schedule(LONG_POLL_MS, node, Event::PollEnds(token));
                 }
                 let silent = grant.diverging.is_some() && self.plan.mutant == Some(Mutant::VouchesForAll);
-                Reply {
-                    records: running.read(&grant, request.from, max_bytes),
-                    high_watermark: grant.high_watermark,
-                    log_start: if silent { Offset(-1) } else { grant.log_start },
-                    diverging: grant.diverging,
-                    failure: None,
+                match running.read(&grant, request.from, max_bytes) {
+                    Ok(records) => Reply {
+                        records,
+                        high_watermark: grant.high_watermark,
+                        log_start: if silent { Offset(-1) } else { grant.log_start },
+                        diverging: grant.diverging,
+                        failure: None,
+                    },
+                    Err(error) => {
+                        assert!(
+                            self.nodes[node].has_bad_disk(),
+                            "a granted read on a disk that does not fail: {error}"
+                        );
+                        Reply::failed(FetchFailure::Unreachable)
+                    }
                 }
             }
             Err(error) => {
@@ -33,24 +42,24 @@ impl World {
                     FetchError::OutOfRange { log_start, .. } => FetchFailure::OutOfRange { log_start: Some(log_start) },
                     _ => FetchFailure::Unreachable,
                 };
-                let nothing = Offset(-1);
-                Reply {
-                    records: Vec::new(),
-                    high_watermark: nothing,
-                    log_start: nothing,
-                    diverging: None,
-                    failure: Some(failure),
-                }
+                Reply::failed(failure)
             }
         };
-        for _ in 0..1 + u64::from(self.doubled()) {
-            let after = self.latency();
-            if !self.lost(node, id.node) {
+        if self.nodes[node].fs.crashed() {
+            return; // It died before it could answer.
+        }
+        for _ in 0..1 + u64::from(self.doubled(node, id.node)) {
+            let after = self.latency(node, id.node);
+            if self.lost(node, id.node) {
+                self.tell_lost(node, id.node, "reply");
+            } else {
                 let mut reply = Box::new(reply.clone());
                 let first = batches(&reply.records).next().and_then(Result::ok).map_or(0, |batch| batch.bytes().len());
-                if !self.healed && first > 0 && self.random.one_in(40) {
+                let (one_in, until) = self.weather.garbling;
+                let draw = self.link(node, id.node).next();
+                if until > self.now && first > 0 && draw.is_multiple_of(one_in) {
                     // Damaged on the way: the checksum must catch it. Offset, length and epoch lie outside of it.
-                    let position = 16 + self.random.below(first as u64 - 16);
+                    let position = 16 + self.link(node, id.node).below(first as u64 - 16);
                     reply.records[usize::try_from(position).expect("an index")] ^= 0x20;
                 }
                 self.schedule_for(after, id.node, id.life, Event::ReplyArrives(id, reply));
@@ -59,6 +68,7 @@ impl World {
     }
 
     pub(super) fn reply_arrives(&mut self, node: usize, id: &FetchId, reply: &Reply) {
+        let now = self.time(node);
         let Some(running) = &mut self.nodes[node].running else { return };
         running.fetching.take_if(|fetching| fetching.0 == id.number);
         let result = match reply.failure {
@@ -70,7 +80,20 @@ impl World {
                 diverging: reply.diverging,
             }),
         };
-        running.partition.fetched(at(self.now), FetchReply { plan: id.plan, result });
+        running.partition.fetched(now, FetchReply { plan: id.plan, result });
+    }
+}
+
+impl Reply {
+    fn failed(failure: FetchFailure) -> Self {
+        let nothing = Offset(-1);
+        Self {
+            records: Vec::new(),
+            high_watermark: nothing,
+            log_start: nothing,
+            diverging: None,
+            failure: Some(failure),
+        }
     }
 }
 
