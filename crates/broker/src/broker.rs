@@ -259,7 +259,7 @@ impl Broker {
         self.shared.services.fetchers.pause(of, pause);
     }
 
-    /// Stops in order: no new requests, leaderships given up, everything flushed, checkpoints and the clean-shutdown
+    /// Stops in order: leaderships handed over to other in-sync replicas, no new requests, everything flushed, checkpoints and the clean-shutdown
     /// marker written.
     pub async fn shutdown(mut self) -> Result<(), ShutdownError> {
         let services = Arc::clone(&self.shared.services);
@@ -267,7 +267,16 @@ impl Broker {
             Registration::Registered(epoch) => Some(epoch),
             Registration::Unregistered => None,
         };
-        // First of all the followers' and clients' next requests go elsewhere; those under way are answered.
+        // First of all others lead, while this broker still answers and fetches: so nobody waits for what it does not do.
+        let config = &self.shared.config;
+        if config.controlled_shutdown {
+            let patience = Duration::from_millis(config.controlled_shutdown_retry_backoff_ms);
+            let left = self.shared.cluster.hand_over(config.controlled_shutdown_retries_max, patience).await;
+            if left > 0 {
+                tracing::warn!(partitions = left, "stopping though other replicas have not taken over yet");
+            }
+        }
+        // Now the followers' and clients' next requests go elsewhere; those under way are answered.
         services.end_tasks().await;
         self.shared.cluster.leave().await;
         if let Some(server) = self.server.take() {

@@ -138,6 +138,20 @@ impl Cluster {
         true
     }
 
+    /// Stops a broker in order: others lead before it does. Nothing is done if it was not running.
+    ///
+    /// # Errors
+    ///
+    /// What kept the stop from being clean.
+    pub async fn stop(&mut self, id: BrokerId) -> Result<(), ShutdownError> {
+        let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
+        let Some(broker) = member.running.take() else { return Ok(()) };
+        for of in broker.partitions() {
+            member.cuts_before.extend(broker.cuts(&of));
+        }
+        broker.shutdown().await
+    }
+
     /// Starts a broker that is down on its directory and, if it is still free, its port.
     pub async fn restart(&mut self, id: BrokerId) -> Result<(), StartError> {
         let Some(port) = self.members.get(&id).filter(|member| member.running.is_none()).map(|m| m.address.port())

@@ -55,6 +55,12 @@ pub struct BrokerConfig {
     pub auto_create_topics: bool,
     /// `delete.topic.enable`.
     pub delete_topics: bool,
+    /// `controlled.shutdown.enable`: leaderships are handed over before a stop.
+    pub controlled_shutdown: bool,
+    /// `controlled.shutdown.max.retries`.
+    pub controlled_shutdown_retries_max: u32,
+    /// `controlled.shutdown.retry.backoff.ms`.
+    pub controlled_shutdown_retry_backoff_ms: u64,
     /// What a topic without overrides gets.
     pub topic: TopicConfig,
 
@@ -154,6 +160,9 @@ impl Default for BrokerConfig {
             default_replication_factor: 1,
             auto_create_topics: true,
             delete_topics: true,
+            controlled_shutdown: true,
+            controlled_shutdown_retries_max: 3,
+            controlled_shutdown_retry_backoff_ms: 1_000,
             topic: TopicConfig::default(),
             request_bytes_max: 100 << 20,
             queued_request_bytes_max: 256 << 20,

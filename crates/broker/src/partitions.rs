@@ -256,7 +256,8 @@ impl Partitions {
             }
             known.reported.clear();
         }
-        let live = Arc::new(image.live_brokers());
+        // Who is about to stop counts as gone: leaders take it out while it still fetches, and nothing waits for it later.
+        let live = Arc::new(image.staying_brokers());
         if live != known.live || image.offline != known.image.offline {
             for hosted in self.all() {
                 let of = hosted.topic_partition().partition;
@@ -590,7 +591,7 @@ fn live_for(
     partition: i32,
 ) -> Arc<BTreeMap<BrokerId, BrokerEpoch>> {
     let failed = live.keys().any(|id| image.offline.contains(&(topic, partition, *id)));
-    if failed { Arc::new(image.live_with_logs(topic, partition)) } else { Arc::clone(live) }
+    if failed { Arc::new(image.staying_with_logs(topic, partition)) } else { Arc::clone(live) }
 }
 
 /// Tells a partition whether this broker is registered. A new life means that the one before has ended, even if nobody

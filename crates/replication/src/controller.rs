@@ -61,6 +61,8 @@ pub enum Election {
     Created,
     /// An in-sync replica leads that did not.
     Elected,
+    /// The same, in the place of a leader that is about to leave and led until now.
+    Moved,
     /// No in-sync replica lives. Nobody leads until one returns.
     LeaderLost,
     /// No in-sync replica lives, and the topic prefers to go on: these members may hold committed records that the new
@@ -94,6 +96,8 @@ pub enum CommitResult {
 pub struct Controller {
     epoch: i32,
     live: BTreeMap<BrokerId, BrokerEpoch>,
+    /// Brokers that are about to stop.
+    leaving: BTreeSet<BrokerId>,
     /// Replicas that closed their logs, on brokers that live.
     failed: BTreeMap<TopicPartition, BTreeSet<BrokerId>>,
     partitions: BTreeMap<TopicPartition, Tracked>,
@@ -115,6 +119,7 @@ impl Controller {
         Self {
             epoch,
             live: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             failed: BTreeMap::new(),
             partitions: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -133,6 +138,17 @@ impl Controller {
         self.live.clone_from(live);
         self.due.extend(self.partitions.keys().cloned());
         self.decide();
+    }
+
+    /// The brokers that are about to stop (controlled shutdown). None of them is elected, and where one leads it does so only
+    /// until another in-sync replica can. That they leave the in-sync sets is their leaders' to write: these are told that
+    /// such a broker does not live.
+    pub fn set_leaving(&mut self, leaving: BTreeSet<BrokerId>) {
+        if leaving != self.leaving {
+            self.leaving = leaving;
+            self.due.extend(self.partitions.keys().cloned());
+            self.decide();
+        }
     }
 
     /// What the store holds for a partition, on take-over, creation, and after every change or conflict.
@@ -205,17 +221,14 @@ impl Controller {
     }
 
     fn decide(&mut self) {
-        let (live, epoch) = (&self.live, self.epoch);
         for topic_partition in std::mem::take(&mut self.due) {
             let Some(tracked) = self.partitions.get_mut(&topic_partition) else { continue };
             if tracked.in_flight.is_some() {
                 continue;
             }
             let failed = self.failed.get(&topic_partition);
-            let alive = |id: BrokerId| live.contains_key(&id) && failed.is_none_or(|failed| !failed.contains(&id));
-            let ends = tracked.facts.ends.iter().map(|(id, end)| (*id, *end));
-            let ends = ends.filter(|(id, end)| alive(*id) && live.get(id) == Some(&end.life)).collect();
-            let Some((state, why)) = elect(&tracked.facts, alive, &ends, epoch) else { continue };
+            let brokers = Brokers { live: &self.live, leaving: &self.leaving, failed };
+            let Some((state, why)) = elect(&tracked.facts, brokers, self.epoch) else { continue };
             let commit = Commit {
                 topic_partition,
                 expected_version: tracked.facts.state.as_ref().map(|state| state.version),
@@ -228,21 +241,38 @@ impl Controller {
     }
 }
 
+/// The brokers as one partition sees them.
+#[derive(Clone, Copy)]
+struct Brokers<'a> {
+    live: &'a BTreeMap<BrokerId, BrokerEpoch>,
+    leaving: &'a BTreeSet<BrokerId>,
+    /// Whose log of it is closed.
+    failed: Option<&'a BTreeSet<BrokerId>>,
+}
+
+impl Brokers<'_> {
+    /// Whether it can go on leading.
+    fn serves(&self, id: BrokerId) -> bool {
+        self.live.contains_key(&id) && self.failed.is_none_or(|failed| !failed.contains(&id))
+    }
+
+    /// Whether it can be elected.
+    fn stays(&self, id: BrokerId) -> bool {
+        self.serves(id) && !self.leaving.contains(&id)
+    }
+}
+
 /// The state a partition should have, if not the one it has.
 ///
-/// The leader is the first live in-sync replica in assignment order that is not doubtful. A leader that lives stays.
+/// The leader is the first live in-sync replica in assignment order that is not doubtful. A leader that lives stays, unless
+/// it is about to leave and another one can lead.
 /// Where all members are doubtful and each has said how far its log goes, the one with [`most`] leads.
 ///
 /// The ISR stays what it is, dead members and doubtful ones included, for the leader to shrink: who is registered may be
 /// dead, of the same power cut as those whose sessions are over already, and a write of its own is the first sign that the
 /// elected leader lives. Until then each member's log may be the one that has most.
-fn elect(
-    facts: &PartitionFacts,
-    alive: impl Fn(BrokerId) -> bool,
-    ends: &BTreeMap<BrokerId, PublishedEnd>,
-    controller_epoch: i32,
-) -> Option<(PartitionState, Election)> {
-    let live_replicas: Vec<BrokerId> = facts.assignment.iter().copied().filter(|id| alive(*id)).collect();
+fn elect(facts: &PartitionFacts, brokers: Brokers<'_>, controller_epoch: i32) -> Option<(PartitionState, Election)> {
+    let live_replicas: Vec<BrokerId> = facts.assignment.iter().copied().filter(|id| brokers.stays(*id)).collect();
     let Some(Versioned { value: state, .. }) = &facts.state else {
         let leader = *live_replicas.first()?;
         let created = PartitionState {
@@ -255,14 +285,20 @@ fn elect(
         };
         return Some((created, Election::Created));
     };
-    let may_lead = |id: BrokerId| alive(id) && state.is_whole(id);
+    let may_lead = |id: BrokerId| brokers.stays(id) && state.is_whole(id);
     if state.leader.is_some_and(may_lead) {
         return None;
     }
+    let leads_on = state.leader.is_some_and(|id| brokers.serves(id) && state.is_whole(id));
     let next_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
     let next = PartitionState { controller_epoch, leader_epoch: next_epoch, ..state.clone() };
     if let Some(leader) = live_replicas.iter().copied().find(|id| may_lead(*id)) {
-        return Some((PartitionState { leader: Some(leader), ..next }, Election::Elected));
+        let why = if leads_on { Election::Moved } else { Election::Elected };
+        return Some((PartitionState { leader: Some(leader), ..next }, why));
+    }
+    if leads_on {
+        // Nobody else can: better for as long as it stays than nobody.
+        return None;
     }
     let alone = |leader: BrokerId, recovering: bool| PartitionState {
         leader: Some(leader),
@@ -272,7 +308,9 @@ fn elect(
         ..next.clone()
     };
     let of_members = |id: &BrokerId| state.isr.contains(id) && state.doubtful.contains(id);
-    let ends: BTreeMap<_, _> = ends.iter().map(|(id, end)| (*id, *end)).filter(|(id, _)| of_members(id)).collect();
+    let counts = |id: &BrokerId, end: &PublishedEnd| brokers.stays(*id) && brokers.live.get(id) == Some(&end.life);
+    let ends: BTreeMap<_, _> =
+        facts.ends.iter().map(|(id, end)| (*id, *end)).filter(|(id, end)| counts(id, end) && of_members(id)).collect();
     let most = most(&facts.assignment, &ends);
     let has_said = |id: &BrokerId| ends.get(id).is_some_and(|end| end.leader_epoch == state.leader_epoch);
     if let Some(leader) = most.filter(|_| state.leader.is_none() && state.isr.iter().all(has_said)) {

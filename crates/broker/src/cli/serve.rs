@@ -35,7 +35,7 @@ pub(crate) struct ServeArguments {
     log_format: LogFormat,
 }
 
-/// How long a clean stop may take before the process gives up on it.
+/// How long a clean stop may take, once others have taken over, before the process gives up on it.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs the broker until a signal stops it.
@@ -87,6 +87,9 @@ async fn serve(config: BrokerConfig) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let data_dir = config.data_dir.display().to_string();
+    let hand_over_ms =
+        config.controlled_shutdown_retry_backoff_ms.saturating_mul(config.controlled_shutdown_retries_max.into());
+    let limit = SHUTDOWN_LIMIT + Duration::from_millis(if config.controlled_shutdown { hand_over_ms } else { 0 });
     let broker = tokio::select! {
         started = Broker::start_embedded(config) => started?,
         _ = terminate.recv() => return Ok(()),
@@ -106,9 +109,9 @@ async fn serve(config: BrokerConfig) -> anyhow::Result<()> {
         _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
     }
     tokio::select! {
-        stopped = tokio::time::timeout(SHUTDOWN_LIMIT, broker.shutdown()) => match stopped {
+        stopped = tokio::time::timeout(limit, broker.shutdown()) => match stopped {
             Ok(stopped) => stopped.context("the stop was not clean: the next start will recover the logs"),
-            Err(_) => anyhow::bail!("the stop took longer than {} s: the next start will recover the logs", SHUTDOWN_LIMIT.as_secs()),
+            Err(_) => anyhow::bail!("the stop took longer than {} s: the next start will recover the logs", limit.as_secs()),
         },
         _ = terminate.recv() => anyhow::bail!("stopped at the second signal: the next start will recover the logs"),
         _ = interrupt.recv() => anyhow::bail!("stopped at the second signal: the next start will recover the logs"),

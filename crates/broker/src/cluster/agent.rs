@@ -47,6 +47,7 @@ enum Key {
     State(Arc<str>, i32),
     Offline,
     Ends,
+    Leaving,
 }
 
 impl Key {
@@ -61,12 +62,13 @@ impl Key {
             Self::State(name, partition) => znodes::state_path(name, *partition),
             Self::Offline => znodes::OFFLINE_REPLICAS.to_owned(),
             Self::Ends => znodes::PUBLISHED_ENDS.to_owned(),
+            Self::Leaving => znodes::LEAVING_BROKERS.to_owned(),
         }
     }
 
     fn kind(&self) -> Watch {
         match self {
-            Self::Brokers | Self::Topics | Self::Offline | Self::Ends => Watch::Children,
+            Self::Brokers | Self::Topics | Self::Offline | Self::Ends | Self::Leaving => Watch::Children,
             _ => Watch::Data,
         }
     }
@@ -290,7 +292,7 @@ impl View {
     async fn reload(&mut self) -> Result<(), StoreFailure> {
         self.created.clear();
         self.image = MetadataImage { cluster_id: self.image.cluster_id.clone(), ..MetadataImage::default() };
-        for key in [Key::Controller, Key::Brokers, Key::Topics, Key::Offline, Key::Ends] {
+        for key in [Key::Controller, Key::Brokers, Key::Leaving, Key::Topics, Key::Offline, Key::Ends] {
             self.refresh(key).await?;
         }
         Ok(())
@@ -385,6 +387,10 @@ impl View {
             Key::Offline => {
                 let said = self.said_of_replicas(&key, znodes::parse_offline).await?;
                 self.image.offline = said.into_keys().collect();
+            }
+            Key::Leaving => {
+                let ids = self.children(&key).await?;
+                self.image.leaving = ids.iter().filter_map(|id| id.parse().ok().map(BrokerId)).collect();
             }
             Key::Ends => self.image.ends = self.said_of_replicas(&key, znodes::parse_end).await?,
         }

@@ -224,6 +224,7 @@ impl Sight {
         if before.live_brokers() != live {
             self.controller.set_brokers(&live);
         }
+        self.controller.set_leaving(image.leaving.clone());
         self.controller.set_failed(failed(image));
         let said = topics_with_news(&before.ends, &image.ends);
         for (name, topic) in &before.topics {

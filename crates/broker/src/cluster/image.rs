@@ -16,6 +16,8 @@ pub struct MetadataImage {
     pub controller: Option<BrokerId>,
     /// The live brokers.
     pub brokers: BTreeMap<BrokerId, BrokerInfo>,
+    /// Those of them that are about to stop: leaderships go elsewhere, and they leave the in-sync sets.
+    pub leaving: BTreeSet<BrokerId>,
     /// All topics by name.
     pub topics: BTreeMap<Arc<str>, Arc<TopicImage>>,
     /// The same topics by id.
@@ -106,9 +108,16 @@ impl MetadataImage {
         self.brokers.values().map(|broker| (broker.id, broker.epoch)).collect()
     }
 
-    /// The live brokers whose log of this partition has not failed.
-    pub fn live_with_logs(&self, topic: TopicId, partition: i32) -> BTreeMap<BrokerId, BrokerEpoch> {
-        let mut live = self.live_brokers();
+    /// The live brokers that are not about to stop: on whom leaders count.
+    pub fn staying_brokers(&self) -> BTreeMap<BrokerId, BrokerEpoch> {
+        let mut staying = self.live_brokers();
+        staying.retain(|id, _| !self.leaving.contains(id));
+        staying
+    }
+
+    /// Those of them whose log of this partition has not failed.
+    pub fn staying_with_logs(&self, topic: TopicId, partition: i32) -> BTreeMap<BrokerId, BrokerEpoch> {
+        let mut live = self.staying_brokers();
         live.retain(|id, _| !self.offline.contains(&(topic, partition, *id)));
         live
     }

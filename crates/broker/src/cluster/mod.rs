@@ -11,6 +11,7 @@ pub mod znodes;
 mod admin;
 mod agent;
 mod controller;
+mod departure;
 mod embedded;
 mod handle;
 mod image;

@@ -28,7 +28,7 @@ pub const CLUSTER_ID: &str = "/cluster/id";
 pub const PRODUCER_ID_BLOCK: &str = "/latest_producer_id_block";
 
 /// The nodes that are there before anything else, parents first.
-pub const ROOTS: [&str; 11] = [
+pub const ROOTS: [&str; 12] = [
     "/brokers",
     BROKER_IDS,
     TOPICS,
@@ -40,6 +40,7 @@ pub const ROOTS: [&str; 11] = [
     PUBLISHED_ENDS,
     "/highwater/lives",
     TOPIC_IDS,
+    LEAVING_BROKERS,
 ];
 
 /// More partitions of one topic are refused: a hostile or mistaken count must not make a node of megabytes.
@@ -56,6 +57,11 @@ pub const PUBLISHED_ENDS: &str = "/highwater/ends";
 /// A node for each topic that there is, named by its id. Ours: where the versions of each node begin at 0, a topic that was
 /// made again under its name has the same ones as before, and this tells them apart.
 pub const TOPIC_IDS: &str = "/highwater/topics";
+
+/// Where brokers say that they are about to stop, one ephemeral node each, named by the broker's number. Ours: Kafka's broker
+/// asks the controller by a request (ControlledShutdown), a second channel beside the store. Whoever becomes controller
+/// meanwhile finds a node here, and it goes with the session that ends.
+pub const LEAVING_BROKERS: &str = "/highwater/leaving";
 
 /// A value that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +82,11 @@ pub fn broker_path(id: BrokerId) -> String {
 /// of a broker from the next. The registration's own does not where versions begin at 0 in each node.
 pub fn life_path(id: BrokerId) -> String {
     format!("/highwater/lives/{id}")
+}
+
+/// `/highwater/leaving/<id>`
+pub fn leaving_path(id: BrokerId) -> String {
+    format!("{LEAVING_BROKERS}/{id}")
 }
 
 /// `/brokers/topics/<topic>`

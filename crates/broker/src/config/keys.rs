@@ -179,6 +179,29 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
     ),
     broker_key!("auto.create.topics.enable", Boolean, auto_create_topics, "Whether topics are created on first use."),
     broker_key!("delete.topic.enable", Boolean, delete_topics, "Whether topics can be deleted."),
+    broker_key!(
+        "controlled.shutdown.enable",
+        Boolean,
+        controlled_shutdown,
+        "Whether a broker that stops first hands its leaderships over to other in-sync replicas."
+    ),
+    broker_key!(
+        "controlled.shutdown.max.retries",
+        Int,
+        controlled_shutdown_retries_max,
+        1,
+        I32,
+        "How many times a broker that stops says so before it stops without an answer."
+    ),
+    broker_key!(
+        "controlled.shutdown.retry.backoff.ms",
+        Long,
+        controlled_shutdown_retry_backoff_ms,
+        1,
+        I64,
+        "Milliseconds that it waits each time for others to take over. Kafka waits 5000; here 1000, so that a stop that \
+         nobody answers ends within the 10 s that Docker, for one, leaves a process."
+    ),
     broker_key!("socket.request.max.bytes", Int, request_bytes_max, 1024, I32, "Bytes of the largest request."),
     BrokerKey {
         name: "queued.max.request.bytes",

@@ -70,14 +70,14 @@ pub(crate) async fn create_topic(cluster: &Cluster, partitions: i32, replicas: i
 }
 
 /// A client that looks for the leader and tries again, as real ones do.
-pub(crate) struct Client<'a> {
-    pub(crate) cluster: &'a Cluster,
+pub(crate) struct Client {
+    addresses: Vec<String>,
     pub(crate) connection: Option<Connection>,
 }
 
-impl<'a> Client<'a> {
-    pub(crate) fn of(cluster: &'a Cluster) -> Self {
-        Self { cluster, connection: None }
+impl Client {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        Self { addresses: cluster.bootstrap(), connection: None }
     }
 
     pub(crate) async fn leader(&mut self) -> Option<Connection> {
@@ -86,9 +86,8 @@ impl<'a> Client<'a> {
         }
         let topic = MetadataRequestTopic::default().with_name(Some(TopicName(StrBytes::from_static_str(TOPIC))));
         let request = MetadataRequest::default().with_topics(Some(vec![topic]));
-        for broker in self.cluster.running() {
-            let address = broker.local_addr().to_string();
-            let Ok(connection) = Connection::connect(&address, "test", TIMEOUT).await else { continue };
+        for address in &self.addresses {
+            let Ok(connection) = Connection::connect(address, "test", TIMEOUT).await else { continue };
             let Ok(metadata) = connection.send(&request).await else { continue };
             let Some(partition) = metadata.topics.first().and_then(|topic| topic.partitions.first()) else { continue };
             let Some(leader) = metadata.brokers.iter().find(|known| known.node_id == partition.leader_id) else {

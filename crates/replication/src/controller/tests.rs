@@ -142,6 +142,70 @@ fn a_leader_that_closed_its_log_is_replaced() {
     assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(2)));
 }
 
+/// Field fault R12 (facts 9.6): who is about to stop is not elected, and leads no longer than until somebody else can. Leaving
+/// and live brokers, the state before; leader and epoch after. The in-sync set is the next leader's to write.
+#[test]
+fn a_leaving_broker_hands_over_table() {
+    use Election::{Elected, LeaderLost, Moved};
+    type Row<'a> = (&'a str, &'a [i32], &'a [i32], PartitionState, Option<(PartitionState, Election)>);
+    let table: &[Row<'_>] = &[
+        ("the leader leaves", &[1], &[1, 2, 3], state(1, 4, &[1, 2, 3]), Some((state(2, 5, &[1, 2, 3]), Moved))),
+        (
+            "not to one that leaves too",
+            &[1, 2],
+            &[1, 2, 3],
+            state(1, 4, &[1, 2, 3]),
+            Some((state(3, 5, &[1, 2, 3]), Moved)),
+        ),
+        ("not to one outside of the ISR", &[1], &[1, 2, 3], state(1, 4, &[1]), None),
+        ("not to a doubtful one", &[1], &[1, 2, 3], doubtful(state(1, 4, &[1, 2]), &[2]), None),
+        ("not to a dead one", &[1], &[1, 3], state(1, 4, &[1, 2]), None),
+        ("all leave: the leader leads to the end", &[1, 2, 3], &[1, 2, 3], state(1, 4, &[1, 2, 3]), None),
+        ("a follower leaves: the leader takes it out", &[2], &[1, 2, 3], state(1, 4, &[1, 2, 3]), None),
+        (
+            "the leader dies beside one that leaves",
+            &[2],
+            &[2, 3],
+            state(1, 4, &[1, 2, 3]),
+            Some((state(3, 5, &[1, 2, 3]), Elected)),
+        ),
+        (
+            "only one is left, and it leaves",
+            &[2],
+            &[2],
+            state(1, 4, &[1, 2]),
+            Some((state(-1, 5, &[1, 2]), LeaderLost)),
+        ),
+        ("nobody leads, and who could leaves", &[2], &[2, 3], state(-1, 5, &[2]), None),
+    ];
+    for (name, leaving, brokers, before, expected) in table {
+        let mut controller = Controller::new(7);
+        controller.set_leaving(leaving.iter().copied().map(BrokerId).collect());
+        controller.set_brokers(&live(brokers));
+        controller.set_partition(partition(), PartitionFacts { unclean_elections: false, ..facts(8, before.clone()) });
+        let commit = controller.poll_commit().map(|commit| (commit.state, commit.why));
+        let controlled = |state| PartitionState { controller_epoch: 7, ..state };
+        assert_eq!(commit, expected.clone().map(|(state, why)| (controlled(state), why)), "{name}");
+    }
+}
+
+#[test]
+fn a_leader_that_leaves_is_no_reason_for_an_unclean_election_and_a_new_partition_does_without_it() {
+    let unclean = PartitionFacts { unclean_elections: true, ..facts(8, state(1, 4, &[1])) };
+    let (mut controller, _) = controller(&[1, 2, 3], unclean);
+    controller.set_leaving(BTreeSet::from([BrokerId(1)]));
+    assert_eq!(controller.poll_commit(), None, "the one in-sync replica leads while it is there");
+    let other = TopicPartition::new("t", 1);
+    controller.set_partition(other, PartitionFacts { state: None, ..facts(0, state(1, 0, &[])) });
+    let created = controller.poll_commit().unwrap();
+    assert_eq!((created.state.leader, created.state.isr), (Some(BrokerId(2)), ids(&[2, 3])));
+    // It changed its mind, or is back in another life before anybody saw it gone.
+    controller.set_partition(partition(), facts(9, state(2, 5, &[1, 2])));
+    controller.set_leaving(BTreeSet::new());
+    controller.set_brokers(&live(&[1, 3]));
+    assert_eq!(controller.poll_commit().unwrap().state.leader, Some(BrokerId(1)));
+}
+
 fn doubtful(state: PartitionState, doubtful: &[i32]) -> PartitionState {
     PartitionState { doubtful: ids(doubtful), ..state }
 }

@@ -209,7 +209,7 @@ async fn a_replica_whose_log_failed_hands_over() {
     members[0].handle.report_offline(&TopicPartition::new("t", 0), id, highwater_storage::LeaderEpoch(0)).await;
     let image = see(&members[2].handle, led_by("t", 2)).await;
     assert!(image.offline.contains(&(id, 0, BrokerId(1))));
-    assert_eq!(image.live_with_logs(id, 0).into_keys().collect::<Vec<_>>(), [2, 3].map(BrokerId));
+    assert_eq!(image.staying_with_logs(id, 0).into_keys().collect::<Vec<_>>(), [2, 3].map(BrokerId));
     // The new leader takes it out, and cannot take it back in.
     let of = TopicPartition::new("t", 0);
     let led = state_of(&image, "t");

@@ -1,0 +1,102 @@
+//! Leaders that change hands in order: a broker that stops, the preferred leader that comes back, replicas that move.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use highwater_broker::Cluster;
+use highwater_broker::cluster::MetadataImage;
+use highwater_replication::PartitionState;
+use tokio::task::JoinHandle;
+
+use crate::support::{Client, TOPIC, batch, create_topic, producer_id, start, until};
+
+/// A producer that never rests.
+struct Producing {
+    done: Arc<AtomicBool>,
+    task: JoinHandle<Produced>,
+}
+
+/// What it met.
+#[derive(Debug, Default)]
+struct Produced {
+    batches: i32,
+    refused: u32,
+    longest_wait: Duration,
+}
+
+impl Producing {
+    async fn start(cluster: &Cluster) -> Self {
+        let (mut client, producer) = (Client::of(cluster), producer_id(cluster).await);
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        let task = tokio::spawn(async move {
+            let mut produced = Produced::default();
+            let (mut last, mut first) = (Instant::now(), None);
+            while !is_done.load(Ordering::Relaxed) {
+                match client.produce_once(&batch(producer, produced.batches), -1).await {
+                    Ok(offset) => {
+                        let first = *first.get_or_insert(offset);
+                        assert_eq!(offset, first + i64::from(produced.batches * 2), "each once and in order");
+                        produced.batches += 1;
+                        produced.longest_wait = produced.longest_wait.max(last.elapsed());
+                        last = Instant::now();
+                    }
+                    Err(_) => {
+                        produced.refused += 1;
+                        client.connection = None;
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            }
+            produced
+        });
+        Self { done, task }
+    }
+
+    async fn stop(self) -> Produced {
+        self.done.store(true, Ordering::Relaxed);
+        self.task.await.expect("every acknowledgement is of the next batch")
+    }
+}
+
+fn state(image: &MetadataImage) -> Option<PartitionState> {
+    Some(image.topic(TOPIC)?.partition(0)?.state.value.clone())
+}
+
+async fn all_in_sync(cluster: &Cluster, replicas: usize) -> PartitionState {
+    until("all replicas in sync", async || {
+        let state = state(&cluster.running().next()?.image())?;
+        (state.leader.is_some() && state.isr.len() == replicas).then_some(state)
+    })
+    .await
+}
+
+/// Field fault R12: by the time its session ends nobody depends on a broker that stops, neither for leading nor for being in
+/// sync; so nobody waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_stops_hands_over_first() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = start(3, dir.path()).await;
+    create_topic(&cluster, 1, 3, &[("min.insync.replicas", "2")]).await;
+    for _ in 0..3 {
+        let before = all_in_sync(&cluster, 3).await;
+        let old = before.leader.expect("a leader");
+        // What it saw last is how it left the cluster.
+        let leaving = cluster.broker(old).expect("it runs").cluster().clone();
+        let producing = Producing::start(&cluster).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        cluster.stop(old).await.expect("a clean stop");
+        let last = leaving.image();
+        let state = state(&last).expect("the partition");
+        assert!(last.brokers.contains_key(&old));
+        assert!(state.leader.is_some_and(|leader| leader != old) && !state.isr.contains(&old), "{state:?}");
+        assert_eq!(state.leader_epoch.0, before.leader_epoch.0 + 1, "moved once");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let produced = producing.stop().await;
+        println!("handed over: {produced:?}");
+        cluster.restart(old).await.expect("it starts again");
+    }
+    all_in_sync(&cluster, 3).await;
+    cluster.shutdown().await.expect("a clean stop");
+}
