@@ -164,7 +164,7 @@ impl CopyJob {
             created => created.context("create directory", &temporary)?,
         }
         let lock = lock_directory(fs, &temporary)?;
-        let target = Place { dir: temporary.as_path().into(), ..Place::clone(&self.place) };
+        let target = self.place.of(&temporary);
         clear(&target)?;
         let made = self.fill(&target).and_then(|copied| {
             target.sync_dir()?;

@@ -22,6 +22,10 @@ use crate::{Offset, TimestampMs};
 /// `producer.id.expiration.check.interval.ms`).
 const PRODUCERS_INTERVAL_MS: i64 = 10 * 60 * 1000;
 
+/// Segments looked at, at most, in search of the next whose index files are to be written: most of those that readers told
+/// of have something to write.
+const REBUILT_LOOKED_AT_MAX: usize = 64;
+
 /// How far housekeeping may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -159,7 +163,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 enum Work {
     /// It was done when it began, for it was quick.
-    Done(Result<Step, FlushError>),
+    Done(Result<Option<Step>, FlushError>),
     Unlink {
         place: Arc<Place>,
         unlink: Unlink,
@@ -181,6 +185,13 @@ enum Work {
     Scrub(ScrubJob),
 }
 
+/// Which index files of a segment were written.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    indexes: bool,
+    aborted: bool,
+}
+
 /// A piece of work that was run, to be given back to its log.
 #[derive(Debug)]
 #[must_use = "the log learns what was done by Log::finish_work"]
@@ -192,13 +203,13 @@ pub struct WorkDone {
 
 #[derive(Debug)]
 enum Outcome {
-    Done(Result<Step, FlushError>),
+    Done(Result<Option<Step>, FlushError>),
     Unlinked(Unlink, Result<(), IoError>),
     Retired(RetireDone),
     Left(LeaveDone),
     Flushed(FlushDone),
     Checkpointed(FlushDone),
-    IndexesWritten(Arc<Segment>, Result<bool, IoError>),
+    IndexesWritten(Arc<Segment>, Written, Result<bool, IoError>),
     Compacted(PieceDone),
     Scrubbed(ScrubDone),
 }
@@ -215,9 +226,10 @@ impl WorkJob {
             Work::Retire(job) => Outcome::Retired(job.run()),
             Work::Leave(job) => Outcome::Left(job.run()),
             Work::Flush(job) => Outcome::Flushed(job.run()),
-            Work::ZeroAhead(job) => Outcome::Done(job.run().map(|bytes| Step::ZerosWritten { bytes })),
+            Work::ZeroAhead(job) => Outcome::Done(job.run().map(|bytes| Some(Step::ZerosWritten { bytes }))),
             Work::Checkpoint(job) => Outcome::Checkpointed(job.run()),
             Work::WriteIndexes { place, segment, end, indexes, aborted, control } => {
+                let what = Written { indexes: indexes.is_some(), aborted: aborted.is_some() };
                 let written = {
                     let _writing = control.writing();
                     let still_there = control.still_has(&segment, end);
@@ -228,7 +240,7 @@ impl WorkJob {
                     };
                     if still_there { write().map(|()| true) } else { Ok(false) }
                 };
-                Outcome::IndexesWritten(segment, written)
+                Outcome::IndexesWritten(segment, what, written)
             }
             Work::Compact(piece) => Outcome::Compacted(piece.run()),
             Work::Scrub(job) => Outcome::Scrubbed(job.run()),
@@ -269,7 +281,8 @@ impl Log {
     /// it is finished, until there is none, and then again after a while.
     ///
     /// What needs the disk is left to [`WorkJob::run`], but for a roll: it creates one file, here (by age) or in
-    /// [`Log::finish_work`] (of a segment that may go as a whole), as it does in an append.
+    /// [`Log::finish_work`] (of a segment that may go as a whole), as it does in an append. So is going through lists: a log
+    /// of many segments or producers holds appends up no longer than one of few.
     pub fn begin_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<WorkJob> {
         if !self.may_begin_work() {
             return None;
@@ -338,7 +351,7 @@ impl Log {
 
     fn finish(&mut self, outcome: Outcome) -> Result<Option<Step>, FlushError> {
         match outcome {
-            Outcome::Done(step) => step.map(Some),
+            Outcome::Done(step) => step,
             Outcome::Unlinked(unlink, removed) => {
                 if let Err(error) = removed {
                     self.unlinks.push_back(unlink);
@@ -353,12 +366,17 @@ impl Log {
                 self.finish_flush(done)?;
                 Ok(Some(Step::Checkpointed { recovery_point: self.recovery_point }))
             }
-            Outcome::IndexesWritten(segment, written) => {
+            Outcome::IndexesWritten(segment, what, written) => {
                 if !written? {
                     return Ok(None);
                 }
-                segment.rebuilt_indexes_written();
-                segment.transactions().rebuilt_written();
+                // What a reader found out meanwhile is still to be written.
+                if what.indexes {
+                    segment.rebuilt_indexes_written();
+                }
+                if what.aborted {
+                    segment.transactions().rebuilt_written();
+                }
                 Ok(Some(Step::IndexesWritten { base: segment.base() }))
             }
             Outcome::Compacted(done) => self.finish_compaction(done),
@@ -389,7 +407,7 @@ impl Log {
         if may(Kind::Roll)
             && let Some(step) = self.roll_by_age(now).transpose()
         {
-            return Some((Kind::Roll, Work::Done(step)));
+            return Some((Kind::Roll, Work::Done(step.map(Some))));
         }
         if may(Kind::Retire) {
             if let Some(job) = self.leave_job(now) {
@@ -438,31 +456,45 @@ impl Log {
         self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
     }
 
-    /// The next index that a reader found its files to be wrong against.
+    /// The next segment of which a reader found that its index files are wrong.
     fn rebuilt_indexes(&mut self) -> Option<Work> {
-        let segments = self.shared.segments();
-        // The active segment's are written when it is sealed or the log closed.
-        let sealed = segments.with_ends(self.end()).filter(|(segment, _)| segment.base() < self.active.segment.base());
-        let found = sealed.filter_map(|(segment, end)| {
-            let indexes = segment.rebuilt_indexes().and_then(|indexes| match indexes {
-                Indexes::Memory(indexes) => Some(indexes),
-                Indexes::Files(_) => None,
-            });
-            let aborted = segment.transactions().rebuilt();
-            (indexes.is_some() || aborted.is_some()).then(|| (segment.clone(), end, indexes, aborted))
-        });
-        let (segment, end, indexes, aborted) = { found }.next()?;
-        let control = self.job_control(true);
-        Some(Work::WriteIndexes { place: self.place.clone(), segment, end, indexes, aborted, control })
+        for _ in 0..REBUILT_LOOKED_AT_MAX {
+            let base = self.place.rebuilt.take()?;
+            if let Some(work) = self.rebuilt_at(base) {
+                // It may be put off, or fail. Once it is done the next look finds nothing there.
+                self.place.rebuilt.add(base);
+                return Some(work);
+            }
+        }
+        None
     }
 
-    fn expire_producers(&mut self, now: TimestampMs) -> Option<Step> {
-        let looked_at = *self.producers_looked_at.get_or_insert(now);
-        if now.since(looked_at) < PRODUCERS_INTERVAL_MS {
+    fn rebuilt_at(&mut self, base: Offset) -> Option<Work> {
+        let segments = self.shared.segments();
+        // The active segment's are written when it is sealed or the log closed.
+        let segment = segments.at(base).filter(|segment| segment.base() < self.active.segment.base())?;
+        let indexes = segment.rebuilt_indexes().and_then(|indexes| match indexes {
+            Indexes::Memory(indexes) => Some(indexes),
+            Indexes::Files(_) => None,
+        });
+        let aborted = segment.transactions().rebuilt();
+        if indexes.is_none() && aborted.is_none() {
             return None;
         }
-        self.producers_looked_at = Some(now);
-        let producers = self.producers.expire(now, self.options.producer_id_expiration_ms);
-        (producers > 0).then_some(Step::ProducersExpired { producers })
+        let (place, end, control) = (self.place.clone(), segments.end_of(segment, self.end()), self.job_control(true));
+        Some(Work::WriteIndexes { place, segment: segment.clone(), end, indexes, aborted, control })
+    }
+
+    /// Looks over so many producers as are quickly done. `None` if that is not due, or was the last of it and found none.
+    fn expire_producers(&mut self, now: TimestampMs) -> Option<Option<Step>> {
+        let looked_at = *self.producers_looked_at.get_or_insert(now);
+        if self.producers_from.is_none() && now.since(looked_at) >= PRODUCERS_INTERVAL_MS {
+            (self.producers_looked_at, self.producers_from) = (Some(now), Some(i64::MIN));
+        }
+        let from = self.producers_from.take()?;
+        let (producers, next) = self.producers.expire_from(from, now, self.options.producer_id_expiration_ms);
+        self.producers_from = next;
+        let step = (producers > 0).then_some(Step::ProducersExpired { producers });
+        (step.is_some() || next.is_some()).then_some(step)
     }
 }

@@ -95,6 +95,7 @@ mod options;
 mod producers;
 mod read_once;
 mod reader;
+mod rebuilt;
 mod record;
 mod record_buffer;
 mod records;

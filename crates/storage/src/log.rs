@@ -82,6 +82,8 @@ pub struct Log {
     /// The time of the first append since the last checkpoint began, or of the first call that found one owed.
     pub(crate) checkpoint_owed_since: Option<TimestampMs>,
     pub(crate) producers_looked_at: Option<TimestampMs>,
+    /// From which one on they are to be looked over, while that is under way.
+    pub(crate) producers_from: Option<i64>,
     pub(crate) topic_id: TopicId,
     /// Of its directory, and of the data root that lies in, if the log was opened by itself.
     pub(crate) locks: Vec<Box<dyn DirLock>>,
@@ -172,9 +174,7 @@ impl Log {
         hints: OpenHints,
     ) -> Result<(LogReader, RecoveryReport), OpenError> {
         options.validate()?;
-        let LogOptions { open_files, index_interval_bytes, .. } = &options;
-        let (open_files, index_interval_bytes) = (open_files.clone(), *index_interval_bytes);
-        let place = Place { fs, dir: dir.into(), open_files, index_interval_bytes, read_only: true };
+        let place = Place::with_options(fs, dir, &options, true);
         recovery::open_read_only(place, options, hints)
     }
 
@@ -189,9 +189,7 @@ impl Log {
         hints: OpenHints,
     ) -> Result<(Self, RecoveryReport), OpenError> {
         options.validate()?;
-        let LogOptions { open_files, index_interval_bytes, .. } = &options;
-        let (open_files, index_interval_bytes) = (open_files.clone(), *index_interval_bytes);
-        let place = Place { fs, dir: dir.into(), open_files, index_interval_bytes, read_only: false };
+        let place = Place::with_options(fs, dir, &options, false);
         recovery::open(place, options, hints)
     }
 
@@ -273,6 +271,7 @@ impl Log {
         options.validate()?;
         self.active.indexes.set_interval(options.index_interval_bytes);
         self.producers.set_max_producers(options.max_producer_ids);
+        self.forget_idle_compaction();
         self.options = options;
         Ok(())
     }

@@ -444,10 +444,22 @@ impl ProducerTable {
     /// Forgets producers that were last heard `expiration_ms` ago or longer and have no open transaction, and returns
     /// how many (`producer.id.expiration.ms`).
     pub fn expire(&mut self, now: TimestampMs, expiration_ms: i64) -> usize {
+        let (mut expired, mut from) = (0, Some(i64::MIN));
+        while let Some(next) = from {
+            let (more, rest) = self.expire_from(next, now, expiration_ms);
+            (expired, from) = (expired + more, rest);
+        }
+        expired
+    }
+
+    /// As [`ProducerTable::expire`], of the producers from an id on, as many as are looked over while somebody waits. Also
+    /// returns the id to go on from, if there are more.
+    pub(crate) fn expire_from(&mut self, from: i64, now: TimestampMs, expiration_ms: i64) -> (usize, Option<i64>) {
         let before = self.producers.len();
-        self.producers
-            .retain(|state| state.transaction_start.is_some() || now.since(state.last_timestamp) < expiration_ms);
-        before - self.producers.len()
+        let next = self.producers.retain_from(from, |state| {
+            state.transaction_start.is_some() || now.since(state.last_timestamp) < expiration_ms
+        });
+        (before - self.producers.len(), next)
     }
 
     /// Forgets all.

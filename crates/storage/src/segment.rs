@@ -20,7 +20,9 @@ use crate::indexes::{FileIndexes, IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext, IoError, copy_bytes};
 use crate::names::{SegmentFile, SegmentFileName, SegmentFileState};
 use crate::open_files::{LazySlot, OpenFiles};
+use crate::options::LogOptions;
 use crate::read_once::ReadOnce;
+use crate::rebuilt::Rebuilt;
 use crate::scan::{Found, Walk};
 use crate::survey::{Frame, Sound, Step, Stretch, Survey};
 use crate::transactions::SegmentTransactions;
@@ -30,7 +32,7 @@ use crate::{Offset, TimestampMs};
 const UNKNOWN: i64 = i64::MIN;
 
 /// The places of a log's files, which all its segments share.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Place {
     /// The file system.
     pub(crate) fs: Arc<dyn Fs>,
@@ -42,9 +44,30 @@ pub(crate) struct Place {
     pub(crate) index_interval_bytes: u32,
     /// Nothing is to be changed.
     pub(crate) read_only: bool,
+    /// Segments whose index files are to be written anew.
+    pub(crate) rebuilt: Rebuilt,
 }
 
 impl Place {
+    /// Of a log that is opened with these options.
+    pub(crate) fn with_options(fs: Arc<dyn Fs>, dir: &Path, options: &LogOptions, read_only: bool) -> Self {
+        let LogOptions { open_files, index_interval_bytes, .. } = options;
+        let (open_files, index_interval_bytes) = (open_files.clone(), *index_interval_bytes);
+        Self { fs, dir: dir.into(), open_files, index_interval_bytes, read_only, rebuilt: Rebuilt::default() }
+    }
+
+    /// The same of another directory.
+    pub(crate) fn of(&self, dir: &Path) -> Self {
+        Self {
+            fs: self.fs.clone(),
+            dir: dir.into(),
+            open_files: self.open_files.clone(),
+            index_interval_bytes: self.index_interval_bytes,
+            read_only: self.read_only,
+            rebuilt: Rebuilt::default(),
+        }
+    }
+
     /// The path of a segment's file.
     pub(crate) fn path(&self, base: Offset, kind: SegmentFile) -> PathBuf {
         self.dir.join(SegmentFileName::live(base, kind).to_string())
@@ -369,13 +392,13 @@ impl Segment {
 
     /// The indexes that a reader found its files' to be wrong against and built anew, until they are written.
     pub(crate) fn rebuilt_indexes(&self) -> Option<Indexes> {
-        let rebuilt = self.rebuilt.load(Ordering::Relaxed);
+        let rebuilt = self.rebuilt.load(Ordering::SeqCst);
         if rebuilt { self.lock_indexes().clone() } else { None }
     }
 
     /// The rebuilt indexes were written.
     pub(crate) fn rebuilt_indexes_written(&self) {
-        self.rebuilt.store(false, Ordering::Relaxed);
+        self.rebuilt.store(false, Ordering::SeqCst);
     }
 
     fn lock_indexes(&self) -> MutexGuard<'_, Option<Indexes>> {
@@ -501,7 +524,8 @@ impl Segment {
             }
         }
         writer.finish();
-        self.rebuilt.store(true, Ordering::Relaxed);
+        self.rebuilt.store(true, Ordering::SeqCst);
+        self.place.rebuilt.add(self.base);
         Ok(Indexes::Memory(writer.indexes().clone()))
     }
 }

@@ -465,6 +465,7 @@ mod tests {
             open_files: OpenFiles::default(),
             index_interval_bytes: 4096,
             read_only: false,
+            rebuilt: Default::default(),
         }
     }
 

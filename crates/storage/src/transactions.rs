@@ -132,7 +132,7 @@ impl SegmentTransactions {
 
     /// Entries that were found to be missing or wrong in the file, until they are written.
     pub(crate) fn rebuilt(&self) -> Option<Arc<[AbortedTransaction]>> {
-        if !self.unwritten.load(Ordering::Relaxed) {
+        if !self.unwritten.load(Ordering::SeqCst) {
             return None;
         }
         match &*self.lock() {
@@ -143,7 +143,7 @@ impl SegmentTransactions {
 
     /// The entries in memory are in the file now.
     pub(crate) fn rebuilt_written(&self) {
-        self.unwritten.store(false, Ordering::Relaxed);
+        self.unwritten.store(false, Ordering::SeqCst);
     }
 
     /// Runs `with` on the entries, after reading them from the file, or from the batches if the file cannot be right.
@@ -163,7 +163,8 @@ impl SegmentTransactions {
             Some(loaded) if loaded.is_confirmed(segment, segments, end)? => loaded,
             _ => {
                 let rebuilt = AbortedBuilder::of_segment(place, segment, segments, end)?.finish();
-                self.unwritten.store(true, Ordering::Relaxed);
+                self.unwritten.store(true, Ordering::SeqCst);
+                place.rebuilt.add(segment.base());
                 Aborted::Memory(rebuilt)
             }
         };
@@ -306,13 +307,14 @@ impl Segment {
         end: Offset,
         read: AbortedBuilder,
     ) -> Result<bool, ReadError> {
-        let is_unwritten = || self.transactions().unwritten.load(Ordering::Relaxed);
+        let is_unwritten = || self.transactions().unwritten.load(Ordering::SeqCst);
         let was_unwritten = is_unwritten();
         let known = self.aborted(segments, end)?;
         // Loading it may have found it wrong.
         let Some(right) = read.correction(&known) else { return Ok(is_unwritten() && !was_unwritten) };
         self.transactions().set(right);
-        self.transactions().unwritten.store(true, Ordering::Relaxed);
+        self.transactions().unwritten.store(true, Ordering::SeqCst);
+        self.place().rebuilt.add(self.base());
         Ok(true)
     }
 }

@@ -30,10 +30,8 @@ mod swap;
 mod transactions;
 
 use filter::LastBatches;
-use offset_map::OffsetMap;
 pub use options::{CompactionMemory, CompactionOptions};
-use plan::Cleanable;
-use run::{Begin, Progress, Run};
+use run::{Begin, Look, Progress, Run};
 
 use crate::error::FlushError;
 use crate::housekeeping::Step;
@@ -52,8 +50,35 @@ pub(crate) struct Compactor {
     run: Option<Box<Run>>,
     /// Not before this time is there to be another.
     not_before: Option<TimestampMs>,
+    /// What the last look at it found too little to do in.
+    idle: Option<Box<Idle>>,
     /// Of transactions whose markers lie below this is no longer known where they began.
     decided_below: Offset,
+}
+
+/// What a look found nothing to do in: there is no other before something has changed.
+#[derive(Debug)]
+struct Idle {
+    first_dirty: Offset,
+    limit: Offset,
+    ends: IdleEnds,
+}
+
+#[derive(Debug)]
+enum IdleEnds {
+    /// Too little is dirty, or too young.
+    At(TimestampMs),
+    /// Others have the memory.
+    WithMemory(u64),
+}
+
+impl Idle {
+    fn lasts(&self, now: TimestampMs, options: &CompactionOptions) -> bool {
+        match self.ends {
+            IdleEnds::At(end) => now < end,
+            IdleEnds::WithMemory(bytes) => !options.memory.has(bytes),
+        }
+    }
 }
 
 /// A piece of a compaction, to be run on whatever thread.
@@ -89,11 +114,16 @@ impl Compactor {
         self.cleaner_offset = self.cleaner_offset.min(end.max(Offset::ZERO));
         self.unfinished_below = self.unfinished_below.min(end);
         self.decided_below = self.decided_below.min(end);
-        self.run = None;
+        (self.run, self.idle) = (None, None);
     }
 }
 
 impl Log {
+    /// The rules of compaction may be others from now on.
+    pub(crate) fn forget_idle_compaction(&mut self) {
+        self.compactor.idle = None;
+    }
+
     /// Everything below is compacted (Kafka's first dirty offset); the log start if nothing is.
     pub fn cleaner_offset(&self) -> Offset {
         let known = self.compactor.cleaner_offset;
@@ -110,7 +140,8 @@ impl Log {
         self.compactor.decided_below = self.compactor.decided_below.max(decided);
     }
 
-    /// The next piece of compaction that is due.
+    /// The next piece of compaction that is due. Which segments there are to compact is for the first piece to find out: no
+    /// list is gone through here.
     pub(crate) fn compaction_piece(&mut self, now: TimestampMs, high_watermark: Offset) -> Option<Piece> {
         let Some(options) = self.options.compaction.clone() else {
             self.compactor.run = None;
@@ -129,15 +160,10 @@ impl Log {
         let durable = self.sealed.first().map_or(self.recovery_point, |sealed| sealed.segment.base());
         let stable = self.last_stable_offset(decided);
         let limit = stable.min(durable).min(self.recovery_point).min(self.active.segment.base());
-        let segments = self.shared.segments();
-        let cleanable = Cleanable::of(segments.with_ends(self.end()), first_dirty, limit);
-        let end = cleanable.end()?;
-        let forced = self.compactor.unfinished_below > first_dirty;
-        if !forced && !cleanable.is_worth_it(&options) && options.max_compaction_lag_ms == i64::MAX {
+        let is_idle = |idle: &Idle| (idle.first_dirty, idle.limit) == (first_dirty, limit) && idle.lasts(now, &options);
+        if limit <= first_dirty || self.compactor.idle.as_deref().is_some_and(is_idle) {
             return None;
         }
-        let offsets = u64::try_from(end - first_dirty).unwrap_or(0);
-        let memory = options.memory.take(OffsetMap::bytes_for(offsets))?;
         let begin = Begin {
             place: self.place.clone(),
             shared: self.shared.clone(),
@@ -146,9 +172,13 @@ impl Log {
             options,
             now,
             last_batches: LastBatches::of(&self.producers),
-            map: OffsetMap::new(memory, first_dirty),
-            cleanable,
-            forced,
+            look: Look {
+                segments: self.shared.segments(),
+                end: self.end(),
+                first_dirty,
+                limit,
+                forced: self.compactor.unfinished_below > first_dirty,
+            },
             decided,
         };
         Some(Piece { run: Box::new(Run::new(begin)), now })
@@ -165,7 +195,12 @@ impl Log {
         let backoff_ms = self.options.compaction.as_ref().map_or(1, |options| options.backoff_ms.max(1));
         let not_before = Some(now.after(backoff_ms));
         match progress {
-            Ok(Progress::Idle | Progress::Superseded) => {
+            Ok(Progress::Idle { first_dirty, limit, memory_wanted }) => {
+                let ends = memory_wanted.map_or_else(|| IdleEnds::At(now.after(backoff_ms)), IdleEnds::WithMemory);
+                self.compactor.idle = Some(Box::new(Idle { first_dirty, limit, ends }));
+                Ok(None)
+            }
+            Ok(Progress::Superseded) => {
                 self.compactor.not_before = not_before;
                 Ok(None)
             }

@@ -53,7 +53,7 @@ impl KeyHasher {
 }
 
 /// The two halves of the key's hash, then the offset and one; 0 there is a free slot. An array, for memory that is zero from
-/// the start is taken as the system gives it and costs nothing until it is used: the map is made on the writer's thread.
+/// the start is taken as the system gives it and costs nothing until it is used.
 type Slot = [u64; 3];
 
 /// See the module.
@@ -73,6 +73,11 @@ impl OffsetMap {
         let mut map = Self::with_slots(usize::try_from(memory.bytes() / SLOT_BYTES).unwrap_or(usize::MAX), start);
         map._memory = Some(memory);
         map
+    }
+
+    /// As [`OffsetMap::new`], where it is not known yet how much room it takes, if any: no key fits.
+    pub(crate) fn without_room(start: Offset) -> Self {
+        Self { slots: Vec::new(), len: 0, keys_max: 0, end: start, _memory: None }
     }
 
     fn with_slots(slots: usize, start: Offset) -> Self {
@@ -126,7 +131,7 @@ impl OffsetMap {
     /// The slot of a key, or the free one where it would go.
     fn find(&self, key: KeyHash) -> Option<usize> {
         let count = self.slots.len();
-        let start = usize::try_from(key.1 % count as u64).unwrap_or(0);
+        let start = usize::try_from(key.1.checked_rem(count as u64)?).unwrap_or(0);
         (start..count).chain(0..start).find(|at| {
             let held = |[high, low, next]: &Slot| *next == 0 || (*high, *low) == (key.0, key.1);
             self.slots.get(*at).is_some_and(held)

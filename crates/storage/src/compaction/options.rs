@@ -114,12 +114,19 @@ impl CompactionMemory {
     /// Takes what is wanted, or as much as the rule allows; `None` if too little is left.
     pub(crate) fn take(&self, wanted: u64) -> Option<MemoryShare> {
         let mut free = self.budget.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = wanted.min(*free);
-        if bytes < wanted.min(self.budget.bytes.div_ceil(8)) || bytes == 0 {
-            return None;
-        }
+        let bytes = self.share(wanted, *free)?;
         *free -= bytes;
         Some(MemoryShare { budget: self.budget.clone(), bytes })
+    }
+
+    /// Whether [`CompactionMemory::take`] would find as much as it takes.
+    pub(crate) fn has(&self, wanted: u64) -> bool {
+        self.share(wanted, *self.budget.free.lock().unwrap_or_else(PoisonError::into_inner)).is_some()
+    }
+
+    fn share(&self, wanted: u64, free: u64) -> Option<u64> {
+        let bytes = wanted.min(free);
+        (bytes >= wanted.min(self.budget.bytes.div_ceil(8)) && bytes > 0).then_some(bytes)
     }
 }
 
@@ -164,11 +171,12 @@ mod tests {
         assert_eq!(first.bytes(), 5000);
         let second = memory.take(5000).unwrap();
         assert_eq!(second.bytes(), 3000, "less than wanted, and more than an eighth");
-        assert!(memory.take(10).is_none());
+        assert!(memory.take(10).is_none() && !memory.has(10));
         drop(second);
         let third = memory.clone().take(2500).unwrap();
         assert_eq!(third.bytes(), 2500);
         assert!(memory.take(1000).is_none(), "500 are left, and an eighth is 1000");
+        assert!(memory.has(400) && !memory.has(1000));
         assert_eq!(memory.take(400).unwrap().bytes(), 400, "all that is wanted");
         drop((first, third));
         assert_eq!(memory.take(u64::MAX).unwrap().bytes(), 8000);

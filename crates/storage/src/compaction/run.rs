@@ -22,6 +22,7 @@ use crate::options::LogOptions;
 use crate::reader::Shared;
 use crate::scan::{Found, Walk};
 use crate::segment::{Place, Segment};
+use crate::segments::Segments;
 use crate::transactions::collect_between;
 use crate::{Offset, TimestampMs};
 
@@ -48,11 +49,8 @@ pub(crate) struct Run {
 
 #[derive(Debug)]
 enum Stage {
-    /// Whether there is anything to do, for which timestamps have to be read. `forced`: a pass before has left some.
-    Look {
-        cleanable: Cleanable,
-        forced: bool,
-    },
+    /// Whether there is anything to do, for which all segments are looked at and timestamps read.
+    Look(Look),
     /// The keys of these segments go into the map.
     Map {
         dirty: VecDeque<Ended>,
@@ -98,13 +96,27 @@ pub(crate) struct Totals {
     pub(crate) segments_left_out: u32,
 }
 
+/// What is to be looked at.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) segments: Arc<Segments>,
+    /// The end of the log.
+    pub(crate) end: Offset,
+    /// Everything below is compacted.
+    pub(crate) first_dirty: Offset,
+    /// Segments above are not to be touched.
+    pub(crate) limit: Offset,
+    /// A pass before has left some.
+    pub(crate) forced: bool,
+}
+
 /// What a piece of it came to.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// There is more.
     Going,
-    /// There was nothing to do.
-    Idle,
+    /// There was nothing to do, or too little, or others have the memory for it.
+    Idle { first_dirty: Offset, limit: Offset, memory_wanted: Option<u64> },
     /// Everything below `upto` is compacted; if that is below `limit`, there were more keys than the map could take.
     Finished { upto: Offset, limit: Offset, totals: Totals },
     /// The log has changed in a way that makes it void.
@@ -155,20 +167,17 @@ pub(crate) struct Begin {
     pub(crate) options: CompactionOptions,
     pub(crate) now: TimestampMs,
     pub(crate) last_batches: LastBatches,
-    pub(crate) map: OffsetMap,
-    pub(crate) cleanable: Cleanable,
-    pub(crate) forced: bool,
+    pub(crate) look: Look,
     /// Below this all has been replicated and flushed, markers of transactions too.
     pub(crate) decided: Offset,
 }
 
 impl Run {
     pub(crate) fn new(begin: Begin) -> Self {
-        let Begin { place, shared, control, log_options, options, now, last_batches, map, cleanable, forced, decided } =
-            begin;
-        let stage = Stage::Look { cleanable, forced };
+        let Begin { place, shared, control, log_options, options, now, last_batches, look, decided } = begin;
         let (totals, given_up, aborted) = (Totals::default(), Vec::new(), Vec::new());
-        let limit = map.end();
+        let (limit, map) = (look.first_dirty, OffsetMap::without_room(look.first_dirty));
+        let stage = Stage::Look(look);
         Self {
             place,
             shared,
@@ -209,10 +218,10 @@ impl Run {
         let mut left = self.options.piece_bytes;
         loop {
             let outcome = match &self.stage {
-                Stage::Look { .. } => self.look(),
+                Stage::Look(_) => self.look(),
                 Stage::Map { .. } => self.fill_map(&mut left),
                 Stage::Copy { .. } => self.copy(&mut left),
-                Stage::Done => Ok(Some(Progress::Idle)),
+                Stage::Done => Ok(Some(Progress::Superseded)),
             };
             let ended = match outcome {
                 Ok(None) if left > 0 => continue,
@@ -229,12 +238,21 @@ impl Run {
     }
 
     fn look(&mut self) -> Result<Option<Progress>, Stop> {
-        let Stage::Look { cleanable, forced } = &mut self.stage else { return Ok(None) };
+        let Stage::Look(Look { segments, end, first_dirty, limit, forced }) = &self.stage else { return Ok(None) };
+        let (first_dirty, limit) = (*first_dirty, *limit);
+        let idle = |memory_wanted| Ok(Some(Progress::Idle { first_dirty, limit, memory_wanted }));
+        let mut cleanable = Cleanable::of(segments.with_ends(*end), first_dirty, limit);
+        if !forced && !cleanable.is_worth_it(&self.options) && self.options.max_compaction_lag_ms == i64::MAX {
+            return idle(None);
+        }
         cleanable.leave_young(self.now, &self.options)?;
         let wanted =
             *forced || cleanable.is_worth_it(&self.options) || cleanable.is_overdue(self.now, &self.options)?;
-        let Some(limit) = cleanable.end().filter(|_| wanted) else { return Ok(Some(Progress::Idle)) };
-        let dirty = std::mem::take(&mut cleanable.dirty).into();
+        let Some(limit) = cleanable.end().filter(|_| wanted) else { return idle(None) };
+        let bytes = OffsetMap::bytes_for(u64::try_from(limit - first_dirty).unwrap_or(0));
+        let Some(memory) = self.options.memory.take(bytes) else { return idle(Some(bytes)) };
+        self.map = OffsetMap::new(memory, first_dirty);
+        let dirty = cleanable.dirty.into();
         self.limit = limit;
         let segments = self.shared.segments();
         let start = segments.first().map_or(limit, |segment| segment.base());

@@ -40,6 +40,7 @@ fn mark(fs: &SimFs) -> Option<FlushMark> {
         open_files: OpenFiles::default(),
         index_interval_bytes: 4096,
         read_only: false,
+        rebuilt: Default::default(),
     };
     let mark = StateFile::load(&place).unwrap().last()?.mark?;
     let segment = Segment::new(place, mark.segment_base, mark.position);
@@ -63,6 +64,7 @@ fn state(fs: &SimFs) -> crate::state_file::LogState {
         open_files: OpenFiles::default(),
         index_interval_bytes: 4096,
         read_only: false,
+        rebuilt: Default::default(),
     };
     StateFile::load(&place).unwrap().last().unwrap()
 }

@@ -9,6 +9,9 @@ use super::ProducerState;
 /// Producers in a chunk at most: about 10 KB are copied where one of a shared chunk changes.
 const CHUNK_MAX: usize = 64;
 
+/// Chunks gone through at a time, where all are looked over.
+const CHUNKS_LOOKED_AT: usize = 16;
+
 type Chunk = Vec<(i64, ProducerState)>;
 
 /// The states of producers by rising id.
@@ -86,16 +89,26 @@ impl ById {
         }
     }
 
-    /// Keeps those of which it says so. What stays whole stays shared.
-    pub(super) fn retain(&mut self, keep: impl Fn(&ProducerState) -> bool) {
-        let chunks = Arc::make_mut(&mut self.chunks);
-        for (_, chunk) in chunks.iter_mut() {
-            if !chunk.iter().all(|(_, state)| keep(state)) {
-                Arc::make_mut(chunk).retain(|(_, state)| keep(state));
-            }
+    /// Keeps those of which it says so, in the chunks from the one on that an id belongs to, a thousand producers or so.
+    /// Returns the id to go on from, if there are more. What stays whole stays shared.
+    pub(super) fn retain_from(&mut self, id: i64, keep: impl Fn(&ProducerState) -> bool) -> Option<i64> {
+        let first = self.chunk_of(id);
+        let end = (first + CHUNKS_LOOKED_AT).min(self.chunks.len());
+        let next = self.chunks.get(end).map(|(from, _)| *from);
+        let is_whole = |chunk: &Chunk| chunk.iter().all(|(_, state)| keep(state));
+        let looked_at = self.chunks.get(first..end).unwrap_or_default();
+        if looked_at.iter().all(|(_, chunk)| is_whole(chunk)) {
+            return next;
         }
-        chunks.retain(|(_, chunk)| !chunk.is_empty());
-        self.len = chunks.iter().map(|(_, chunk)| chunk.len()).sum();
+        let mut kept = looked_at.to_vec();
+        for (_, chunk) in kept.iter_mut().filter(|(_, chunk)| !is_whole(chunk)) {
+            let before = chunk.len();
+            Arc::make_mut(chunk).retain(|(_, state)| keep(state));
+            self.len -= before - chunk.len();
+        }
+        kept.retain(|(_, chunk)| !chunk.is_empty());
+        Arc::make_mut(&mut self.chunks).splice(first..end, kept);
+        next
     }
 
     pub(super) fn clear(&mut self) {
@@ -169,7 +182,10 @@ mod tests {
                     }
                     980 => {
                         let least = draw(&mut random, 2) as i16;
-                        map.retain(|state| state.epoch > least);
+                        let mut next = Some(i64::MIN);
+                        while let Some(from) = next {
+                            next = map.retain_from(from, |state| state.epoch > least);
+                        }
                         model.retain(|_, epoch| *epoch > least);
                     }
                     981 if seed == 3 => {

@@ -309,6 +309,7 @@ impl Examined {
             unsynced_since: None,
             checkpoint_owed_since: None,
             producers_looked_at: None,
+            producers_from: None,
             locks: Vec::new(),
         };
         Ok((log, self.report))

@@ -421,6 +421,7 @@ pub(crate) fn place(fs: &Arc<dyn Fs>, dir: &Path) -> Place {
         open_files: OpenFiles::bounded(8),
         index_interval_bytes: options.index_interval_bytes,
         read_only: false,
+        rebuilt: Default::default(),
     }
 }
 

@@ -13,6 +13,7 @@ fn segment(base: i64) -> Arc<Segment> {
         open_files: OpenFiles::default(),
         index_interval_bytes: 4096,
         read_only: false,
+        rebuilt: Default::default(),
     };
     Arc::new(Segment::new(place, Offset(base), 0))
 }

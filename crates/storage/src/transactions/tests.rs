@@ -181,6 +181,7 @@ fn an_empty_index_has_no_file() {
         open_files: crate::options::LogOptions::default().open_files,
         index_interval_bytes: 0,
         read_only: false,
+        rebuilt: Default::default(),
     };
     let entries = [aborted(1, 0, 3, 4)];
     let names = || fs.read_dir(dir).unwrap().into_iter().map(|entry| entry.name).collect::<Vec<_>>();
