@@ -1,7 +1,8 @@
 //! Looking into data that nobody has open, or that a running broker has: reading without changing anything.
 //!
 //! Everything here works on one partition's directory, a data root or a single segment file, of this crate or of Kafka,
-//! in whatever state it is. Nothing is locked, created, repaired or removed; memory stays bounded by the largest batch;
+//! in whatever state it is. Nothing is locked, created, repaired or removed; memory stays bounded by three
+//! times the largest batch, a mebibyte and some for each segment and each fault (`tests/memory_of_work.rs` measures it);
 //! no number in a file is trusted. What is found is told in the words that recovery uses.
 //!
 //! | to know | use |
