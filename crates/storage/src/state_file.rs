@@ -15,6 +15,11 @@
 //!            4: a sync failed                        zeros
 //! ```
 //!
+//! A failed sync may have left its fact in the file or not. The note of it has a higher number, and what is careful of
+//! both: the higher log start, the lower flush mark, never clean. Where there are no facts yet, as in a directory that
+//! Kafka wrote, or none about this log, it is a slot of version 2, which holds the flag and the number and nothing else.
+//! A file with such a note is replaced by a new one when the log was opened again: nobody knows what of it is on the disk.
+//!
 //! The valid slot with the highest sequence number tells all. *Facts* are synced before the call returns and alternate
 //! between two slots, so that a torn write spoils only the older one. *Marks* are written after a flush without a sync of
 //! their own, and have slots of their own, or a torn mark could take a fact with it. Each slot is one sector.
@@ -27,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use byteorder::{BigEndian, ByteOrder};
 
 use crate::batch::HEADER_BYTES;
-use crate::checkpoint::replace_file;
+use crate::checkpoint::{replace_file, temporary_path};
 use crate::fs::{File, Fs, OpenMode};
 use crate::io::{FileExt, IoContext, IoError};
 use crate::log::is_out_of_room;
@@ -43,6 +48,8 @@ const SLOTS: usize = 4;
 const FACT_SLOTS: usize = 2;
 const MAGIC: &[u8; 8] = b"HWSTATE\n";
 const VERSION: u16 = 1;
+/// Of a slot that tells of a failed sync and nothing else. A reader that does not know it passes over it.
+const VERSION_NOTE_ONLY: u16 = 2;
 const CLEAN: u16 = 1;
 const HAS_MARK: u16 = 2;
 const SYNC_FAILED: u16 = 4;
@@ -92,6 +99,20 @@ impl LogState {
         let marked = self.mark.map_or(self.recovery_point, |mark| mark.offset.max(self.recovery_point));
         if self.clean { self.end } else { marked }
     }
+
+    /// What holds of a log of which nobody knows whether it is this or, after a write whose sync failed, the `other`.
+    fn or(self, other: Self) -> Self {
+        let marks = self.mark.zip(other.mark);
+        Self {
+            clean: false,
+            sync_failed: true,
+            log_start: self.log_start.max(other.log_start),
+            recovery_point: self.recovery_point.min(other.recovery_point),
+            end: self.end.max(other.end),
+            topic_id: other.topic_id,
+            mark: marks.map(|(one, other)| if one.offset < other.offset { one } else { other }),
+        }
+    }
 }
 
 /// The state file of one log. The writer and the jobs that sync for it share it.
@@ -117,8 +138,10 @@ struct Slots {
     is_durable: bool,
     /// Each slot held something whole or nothing at all.
     is_whole: bool,
-    /// One that did not is still in the file.
-    is_torn: bool,
+    /// One that did not is still in the file, or what a failed sync left.
+    is_spoiled: bool,
+    /// What was read tells of a failed sync, with facts or without.
+    had_sync_failed: bool,
     /// A sync failed since the file was read: whatever is written from then on says so.
     sync_failed: bool,
 }
@@ -140,7 +163,8 @@ impl StateFile {
             last: None,
             is_durable: true,
             is_whole: true,
-            is_torn: false,
+            is_spoiled: false,
+            had_sync_failed: false,
             sync_failed: false,
         };
         match fs.open(&path, OpenMode::Read) {
@@ -162,7 +186,12 @@ impl StateFile {
         self.slots().is_whole
     }
 
-    /// Takes what the file says for nothing: it is not about this log.
+    /// Whether a sync had failed when the file was read, and nobody has seen to it since.
+    pub(crate) fn had_sync_failed(&self) -> bool {
+        self.slots().had_sync_failed
+    }
+
+    /// Takes what the file says for nothing: it is not about this log. That a sync failed in its directory may be.
     pub(crate) fn disown(&self) {
         self.slots().last = None;
         self.says_unclean.store(false, Ordering::Release);
@@ -206,38 +235,55 @@ impl StateFile {
             sync_failed: content.sync_failed || slots.sync_failed,
             ..content
         };
-        if slots.last == Some(content) && slots.is_durable && !slots.is_torn {
+        if slots.last == Some(content) && slots.is_durable && !slots.is_spoiled {
             return Ok(());
         }
-        let slot = encode(slots.sequence + 1, &content);
-        // A part that was torn would look, once the log was closed well, like one that has rotted. On a full disk it stays.
-        let mut in_place = slots.exists && !slots.is_torn;
-        if !in_place {
-            let mut bytes = slot.to_vec();
-            bytes.resize(SLOT_BYTES * SLOTS, 0);
-            let replaced = replace_file(&*place.fs, &self.path, &bytes);
-            // Whichever file has the name by now.
-            self.file.release();
-            match replaced {
-                Ok(()) => {
-                    (slots.exists, slots.is_torn) = (true, false);
-                    (slots.next_fact, slots.next_mark) = (1, 0);
-                }
-                Err(error) if slots.exists && is_out_of_room(&error) => in_place = true,
-                Err(error) => return Err(error),
-            }
-        }
-        if in_place {
-            let file = self.file(place).context("open", &self.path)?;
-            file.write_all_at(&slot, (slots.next_fact * SLOT_BYTES) as u64).context("write", &self.path)?;
-            file.sync_data().context("sync", &self.path)?;
-            slots.next_fact = 1 - slots.next_fact;
-        }
+        // The number is used up even if this fails: it may be in the file, and what comes later is to win over it.
         slots.sequence += 1;
+        let slot = encode(slots.sequence, Some(&content));
+        if let Err(error) = self.write_fact(slots, place, &slot) {
+            if error.is_failed_sync() {
+                self.note(slots, place, Some(content));
+            }
+            return Err(error);
+        }
         slots.last = Some(content);
         slots.is_durable = true;
+        slots.had_sync_failed = content.sync_failed;
         self.says_unclean.store(!content.clean, Ordering::Release);
         Ok(())
+    }
+
+    fn write_fact(&self, slots: &mut Slots, place: &Place, slot: &[u8; SLOT_BYTES]) -> Result<(), IoError> {
+        // A part that was torn would look, once the log was closed well, like one that has rotted, and after a failed sync
+        // nobody knows which slot to spare. On a full disk it stays.
+        if !slots.exists || slots.is_spoiled {
+            match self.replace(slots, place, slot) {
+                Err(error) if slots.exists && is_out_of_room(&error) => {}
+                replaced => return replaced,
+            }
+        }
+        let file = self.file(place).context("open", &self.path)?;
+        file.write_all_at(slot, (slots.next_fact * SLOT_BYTES) as u64).context("write", &self.path)?;
+        file.sync_data().context("sync", &self.path)?;
+        slots.next_fact = 1 - slots.next_fact;
+        Ok(())
+    }
+
+    /// Puts a new file with this slot in the place of the one that may be there.
+    fn replace(&self, slots: &mut Slots, place: &Place, slot: &[u8; SLOT_BYTES]) -> Result<(), IoError> {
+        let mut bytes = slot.to_vec();
+        bytes.resize(SLOT_BYTES * SLOTS, 0);
+        let replaced = replace_file(&*place.fs, &self.path, &bytes);
+        // Whichever file has the name by now.
+        self.file.release();
+        // Where it is the directory's sync that failed, this is the file that is written to from now on.
+        let has_name = |error: &IoError| error.is_failed_sync() && error.path != temporary_path(&self.path);
+        if replaced.as_ref().err().is_none_or(has_name) {
+            (slots.exists, slots.is_spoiled) = (true, false);
+            (slots.next_fact, slots.next_mark) = (1, 0);
+        }
+        replaced
     }
 
     /// Raises the flush mark in the file, and the recovery point if one is given, if that is `still` so: asked when no
@@ -266,22 +312,41 @@ impl StateFile {
             return;
         }
         // The number is used up even if this fails: a part of the slot may have been written.
-        if let Ok(file) = slots.write_mark(&content, || self.file(place)) {
+        slots.sequence += 1;
+        let slot = encode(slots.sequence, Some(&content));
+        if let Ok(file) = slots.write_mark(&slot, || self.file(place)) {
+            slots.last = Some(content);
             slots.is_durable = durably && file.sync_data().is_ok();
         }
     }
 
     /// Notes that a sync failed, as well as it can be done: the device that refused one may refuse this as well.
     pub(crate) fn note_sync_failed(&self, place: &Place) {
-        let mut slots = self.slots();
-        slots.sync_failed = true;
-        let Some(last) = slots.last.filter(|last| !last.sync_failed) else { return };
-        let content = LogState { sync_failed: true, clean: false, ..last };
-        if let Ok(file) = slots.write_mark(&content, || self.file(place)) {
-            let _ = file.sync_data();
+        self.note(&mut self.slots(), place, None);
+    }
+
+    /// As [`StateFile::note_sync_failed`]. If it is the sync of a fact that failed, that is `doubtful`.
+    fn note(&self, slots: &mut Slots, place: &Place, doubtful: Option<LogState>) {
+        if std::mem::replace(&mut slots.sync_failed, true) && doubtful.is_none() {
+            return;
+        }
+        let known = match (slots.last, doubtful) {
+            (Some(last), Some(doubtful)) => Some(last.or(doubtful)),
+            (last, doubtful) => last.or(doubtful),
+        };
+        let content = known.map(|known| LogState { sync_failed: true, clean: false, ..known });
+        if content.is_some() {
             self.says_unclean.store(true, Ordering::Release);
         }
-        slots.is_durable = false;
+        (slots.last, slots.is_durable, slots.had_sync_failed) = (content, false, true);
+        slots.sequence += 1;
+        let slot = encode(slots.sequence, content.as_ref());
+        // Where a mark goes, so that no fact is lost with it. Who opens the log next finds it, also where it is not on the
+        // disk; if it is not, that may be for the pages that the sync before has failed on, and a new file has none of them.
+        let in_place = slots.exists.then(|| slots.write_mark(&slot, || self.file(place)));
+        if !in_place.is_some_and(|written| written.is_ok_and(|file| file.sync_data().is_ok())) {
+            let _ = self.replace(slots, place, &slot);
+        }
     }
 
     /// Waits until a mark that is being written is: after it, jobs see what was set before.
@@ -309,17 +374,22 @@ impl Slots {
         file.read_full_at(&mut bytes, 0)?;
         self.exists = true;
         let mut sequences = [0; SLOTS];
+        let (mut told, mut noted) = (0, 0);
         for (sequence, bytes) in sequences.iter_mut().zip(bytes.chunks_exact(SLOT_BYTES)) {
             let Some((found, content)) = decode(bytes) else {
                 self.is_whole &= bytes.iter().all(|byte| *byte == 0);
                 continue;
             };
             *sequence = found;
-            if found > self.sequence {
-                (self.sequence, self.last) = (found, Some(content));
+            self.sequence = self.sequence.max(found);
+            if content.is_none() {
+                noted = noted.max(found);
+            } else if found > told {
+                (told, self.last) = (found, content);
             }
         }
-        self.is_torn = !self.is_whole;
+        self.had_sync_failed = noted > told || self.last.is_some_and(|last| last.sync_failed);
+        self.is_spoiled = !self.is_whole || self.had_sync_failed;
         // The next write of each kind goes to the slot that holds less.
         let [fact_0, fact_1, mark_0, mark_1] = sequences;
         self.next_fact = usize::from(fact_0 > fact_1);
@@ -330,22 +400,28 @@ impl Slots {
     /// Writes a mark slot without a sync.
     fn write_mark(
         &mut self,
-        content: &LogState,
+        slot: &[u8; SLOT_BYTES],
         file: impl FnOnce() -> io::Result<Arc<dyn File>>,
     ) -> io::Result<Arc<dyn File>> {
         let position = ((FACT_SLOTS + self.next_mark) * SLOT_BYTES) as u64;
-        let slot = encode(self.sequence + 1, content);
-        self.sequence += 1;
         let file = file()?;
-        file.write_all_at(&slot, position)?;
+        file.write_all_at(slot, position)?;
         self.next_mark = 1 - self.next_mark;
-        self.last = Some(*content);
         Ok(file)
     }
 }
 
-fn encode(sequence: u64, state: &LogState) -> [u8; SLOT_BYTES] {
+/// A slot; without a state one that tells of a failed sync only.
+fn encode(sequence: u64, state: Option<&LogState>) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
+    let Some(state) = state else {
+        let mut at = put(&mut bytes, 0, MAGIC);
+        at = put(&mut bytes, at, &VERSION_NOTE_ONLY.to_be_bytes());
+        at = put(&mut bytes, at, &SYNC_FAILED.to_be_bytes());
+        put(&mut bytes, at, &sequence.to_be_bytes());
+        put_crc(&mut bytes, CRC_AT);
+        return bytes;
+    };
     let mut flags = 0;
     for (set, flag) in [(state.clean, CLEAN), (state.mark.is_some(), HAS_MARK), (state.sync_failed, SYNC_FAILED)] {
         flags |= if set { flag } else { 0 };
@@ -385,13 +461,16 @@ fn put_crc(bytes: &mut [u8; SLOT_BYTES], at: usize) -> usize {
     put(bytes, at, &crc.to_be_bytes())
 }
 
-/// The sequence number and content of a slot, if it holds a whole one.
-fn decode(slot: &[u8]) -> Option<(u64, LogState)> {
+/// The sequence number and content of a slot, if it holds a whole one; no content if that is a failed sync only.
+fn decode(slot: &[u8]) -> Option<(u64, Option<LogState>)> {
     if slot.get(..8)? != MAGIC || !crc_matches(slot, CRC_AT)? {
         return None;
     }
-    if BigEndian::read_u16(slot.get(8..10)?) != VERSION {
-        return None;
+    let sequence = BigEndian::read_u64(slot.get(12..20)?);
+    match BigEndian::read_u16(slot.get(8..10)?) {
+        VERSION => {}
+        VERSION_NOTE_ONLY => return Some((sequence, None)),
+        _ => return None,
     }
     let flags = BigEndian::read_u16(slot.get(10..12)?);
     let offset = |at: usize| Some(Offset(BigEndian::read_i64(slot.get(at..at + 8)?)));
@@ -423,7 +502,7 @@ fn decode(slot: &[u8]) -> Option<(u64, LogState)> {
     let mark_ordered = mark.is_none_or(|mark| {
         Offset::ZERO <= mark.segment_base && mark.segment_base <= mark.offset && mark.batch_position <= mark.position
     });
-    (ordered && mark_ordered).then_some((BigEndian::read_u64(slot.get(12..20)?), state))
+    (ordered && mark_ordered).then_some((sequence, Some(state)))
 }
 
 /// Whether the checksum at `at` is that of all before it.
@@ -432,190 +511,4 @@ fn crc_matches(slot: &[u8], at: usize) -> Option<bool> {
 }
 
 #[cfg(test)]
-mod tests {
-
-    use super::*;
-    use crate::OpenFiles;
-    use crate::fs::SimFs;
-
-    fn state(clean: bool, log_start: i64, recovery_point: i64, end: i64) -> LogState {
-        let (log_start, recovery_point, end) = (Offset(log_start), Offset(recovery_point), Offset(end));
-        let (topic_id, mark) = (TopicId([7; 16]), None);
-        LogState { clean, sync_failed: false, log_start, recovery_point, end, topic_id, mark }
-    }
-
-    fn mark(offset: i64) -> FlushMark {
-        let position = offset as u64 * 100;
-        let (segment_base, batch_position) = (Offset(offset / 10 * 10), position.saturating_sub(99));
-        FlushMark { segment_base, batch_position, position, offset: Offset(offset), header: [offset as u8; 61] }
-    }
-
-    fn disk() -> (SimFs, Place) {
-        let fs = SimFs::new(1);
-        fs.create_dir(Path::new("/log")).unwrap();
-        fs.sync_dir(Path::new("/")).unwrap();
-        let place = place(Arc::new(fs.clone()));
-        (fs, place)
-    }
-
-    fn place(fs: Arc<dyn Fs>) -> Place {
-        Place {
-            fs,
-            dir: Path::new("/log").into(),
-            open_files: OpenFiles::default(),
-            index_interval_bytes: 4096,
-            read_only: false,
-            rebuilt: Default::default(),
-        }
-    }
-
-    #[test]
-    fn what_was_recorded_is_read_back_and_the_newest_wins() {
-        let (fs, place) = disk();
-        let file = StateFile::load(&place).unwrap();
-        assert_eq!(file.last(), None);
-        for at in 1..8 {
-            file.record(&place, state(false, at, at, 100)).unwrap();
-            assert_eq!(StateFile::load(&place).unwrap().last(), Some(state(false, at, at, 100)));
-            file.mark(&place, mark(at + 50), Some(Offset(at + 40)), at % 2 == 0, || true);
-            let marked = LogState { mark: Some(mark(at + 50)), ..state(false, at, at + 40, 100) };
-            assert_eq!(StateFile::load(&place).unwrap().last(), Some(marked));
-        }
-        assert_eq!(fs.metadata(&place.dir.join(STATE_FILE)).unwrap().len, 2048);
-    }
-
-    #[test]
-    fn a_mark_only_rises_unless_a_fact_lowers_it() {
-        let (_, place) = disk();
-        let file = StateFile::load(&place).unwrap();
-        file.record(&place, state(false, 0, 0, 0)).unwrap();
-        file.mark(&place, mark(50), None, false, || true);
-        file.mark(&place, mark(40), None, false, || true);
-        assert_eq!(file.last().unwrap().mark, Some(mark(50)), "of two syncs the one that began earlier may end later");
-        assert_eq!(file.last().unwrap().end, Offset(50));
-        file.mark(&place, mark(60), None, false, || false);
-        assert_eq!(file.last().unwrap().mark, Some(mark(50)), "what was synced was cut off meanwhile");
-        file.record(&place, LogState { mark: Some(mark(30)), ..state(false, 0, 0, 30) }).unwrap();
-        assert_eq!(StateFile::load(&place).unwrap().last().unwrap().mark, Some(mark(30)));
-    }
-
-    #[test]
-    fn a_clean_log_is_not_marked() {
-        let (_, place) = disk();
-        let file = StateFile::load(&place).unwrap();
-        file.mark(&place, mark(7), None, true, || true);
-        file.record(&place, state(true, 0, 5, 5)).unwrap();
-        file.mark(&place, mark(7), Some(Offset(7)), true, || true);
-        assert_eq!(StateFile::load(&place).unwrap().last(), Some(state(true, 0, 5, 5)));
-    }
-
-    #[test]
-    fn any_damaged_slot_is_passed_over_for_the_one_before() {
-        let (fs, place) = disk();
-        let first = LogState { mark: Some(mark(11)), ..state(false, 1, 1, 11) };
-        let second = LogState { mark: Some(mark(12)), ..state(false, 2, 2, 12) };
-        let file = StateFile::load(&place).unwrap();
-        file.record(&place, first).unwrap();
-        file.record(&place, second).unwrap();
-        let raw = fs.open(&place.dir.join(STATE_FILE), OpenMode::ReadWrite).unwrap();
-        for at in 0..(MARK_CRC_AT + 4) as u64 {
-            let mut byte = [0];
-            raw.read_exact_at(&mut byte, 512 + at).unwrap();
-            raw.write_all_at(&[byte[0] ^ 1], 512 + at).unwrap();
-            assert_eq!(StateFile::load(&place).unwrap().last(), Some(first), "byte {at}");
-            raw.write_all_at(&byte, 512 + at).unwrap();
-        }
-        raw.set_len(700).unwrap();
-        assert_eq!(StateFile::load(&place).unwrap().last(), Some(second), "a short file");
-        raw.set_len(0).unwrap();
-        assert_eq!(StateFile::load(&place).unwrap().last(), None, "an empty one");
-    }
-
-    #[test]
-    fn what_is_recorded_after_a_torn_slot_leaves_none() {
-        let (fs, place) = disk();
-        let file = StateFile::load(&place).unwrap();
-        file.record(&place, state(false, 1, 1, 11)).unwrap();
-        file.mark(&place, mark(5), None, true, || true);
-        file.mark(&place, mark(6), None, true, || true);
-        for slot in 0..SLOTS as u64 {
-            let raw = fs.open(&place.dir.join(STATE_FILE), OpenMode::ReadWrite).unwrap();
-            raw.write_all_at(b"torn", slot * SLOT_BYTES as u64 + 30).unwrap();
-            let file = StateFile::load(&place).unwrap();
-            assert!(!file.is_whole(), "slot {slot}");
-            let known = file.last().unwrap();
-            // Also where it says the same, and where a mark was written in between.
-            file.mark(&place, mark(7), None, true, || slot % 2 == 0);
-            file.record(&place, LogState { mark: Some(mark(8)), ..known }).unwrap();
-            let file = StateFile::load(&place).unwrap();
-            assert_eq!((file.is_whole(), file.last().unwrap().mark), (true, Some(mark(8))), "slot {slot}");
-            file.mark(&place, mark(9), None, true, || true);
-            file.record(&place, state(false, 1, 1, 11)).unwrap();
-            file.mark(&place, mark(5), None, true, || true);
-            file.mark(&place, mark(6), None, true, || true);
-            assert!(StateFile::load(&place).unwrap().is_whole(), "slot {slot}");
-        }
-    }
-
-    #[test]
-    fn a_slot_from_before_there_were_marks_is_one_without() {
-        let (fs, place) = disk();
-        StateFile::load(&place).unwrap().record(&place, state(false, 3, 4, 5)).unwrap();
-        let raw = fs.open(&place.dir.join(STATE_FILE), OpenMode::ReadWrite).unwrap();
-        let mut slot = [0; SLOT_BYTES];
-        raw.read_exact_at(&mut slot, 0).unwrap();
-        assert_eq!((&slot[8..12], &slot[MARK_AT..]), (&[0, 1, 0, 0][..], &[0; SLOT_BYTES - MARK_AT][..]));
-        assert_eq!(StateFile::load(&place).unwrap().last(), Some(state(false, 3, 4, 5)));
-    }
-
-    #[test]
-    fn a_failed_sync_is_remembered_beside_the_mark_that_stood() {
-        let (_, place) = disk();
-        let file = StateFile::load(&place).unwrap();
-        file.record(&place, state(false, 0, 0, 0)).unwrap();
-        file.mark(&place, mark(50), None, true, || true);
-        file.note_sync_failed(&place);
-        let known = StateFile::load(&place).unwrap().last().unwrap();
-        assert_eq!((known.sync_failed, known.mark), (true, Some(mark(50))));
-        // Whoever was writing just then does not make it forgotten, nor closed well.
-        file.record(&place, LogState { sync_failed: false, clean: true, ..known }).unwrap();
-        file.mark(&place, mark(60), None, true, || true);
-        let reloaded = StateFile::load(&place).unwrap();
-        let known = reloaded.last().unwrap();
-        assert_eq!((known.sync_failed, known.clean, known.mark), (true, false, Some(mark(60))));
-        // The next opening sees to it.
-        reloaded.record(&place, LogState { sync_failed: false, ..known }).unwrap();
-        assert!(!StateFile::load(&place).unwrap().last().unwrap().sync_failed);
-    }
-
-    #[test]
-    fn a_fact_survives_every_crash_after_it_was_recorded() {
-        let run = |place: &Place, log: &mut Vec<LogState>| -> Result<(), IoError> {
-            let file = StateFile::load(place)?;
-            for at in 0..6 {
-                let content = LogState { mark: Some(mark(2 * at)), ..state(false, at, 2 * at, 100) };
-                file.record(place, content)?;
-                log.push(content);
-                file.mark(place, mark(2 * at + 1), Some(Offset(2 * at + 1)), false, || true);
-                file.mark(place, mark(2 * at + 2), Some(Offset(2 * at + 2)), true, || true);
-            }
-            Ok(())
-        };
-        let (whole, whole_place) = disk();
-        run(&whole_place, &mut Vec::new()).unwrap();
-        for calls in 0..whole.calls() {
-            let (fs, crashing) = disk();
-            let mut recorded = Vec::new();
-            fs.crash_after(calls);
-            let _ = run(&crashing, &mut recorded);
-            for image in fs.images(24, calls) {
-                let found = StateFile::load(&place(Arc::new(image))).unwrap().last();
-                let least = recorded.last().map(|last| last.log_start);
-                assert!(found.map(|found| found.log_start) >= least, "call {calls}: {found:?} < {least:?}");
-                let Some(found) = found else { continue };
-                assert!(found.recovery_point <= Offset(2 * found.log_start.0 + 2), "call {calls}: {found:?}");
-                assert_eq!(found.mark.map(|mark| mark.offset), Some(found.recovery_point), "call {calls}");
-            }
-        }
-    }
-}
+mod tests;

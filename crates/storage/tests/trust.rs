@@ -6,7 +6,7 @@ mod support;
 use std::ops::Range;
 use std::path::Path;
 
-use highwater_storage::fs::{Fs, OpenMode, SimFs};
+use highwater_storage::fs::{Call, Fault as DiskFault, Fs, OpenMode, SimFs};
 use highwater_storage::inspect::{Fault, FaultKind, Severity, VerifyEvent, verify_partition};
 use highwater_storage::io::FileExt;
 use highwater_storage::*;
@@ -358,6 +358,61 @@ fn where_nobody_knows_what_was_synced_all_segments_but_the_last_are_trusted() {
                 let read = log.read(Offset(*offset), ReadLimit::bytes(1).verified());
                 assert_eq!(read.is_ok(), *offset != lost, "{place}: offset {offset}: {read:?}");
             }
+        }
+    }
+}
+
+/// A log that Kafka wrote, as far as its directory tells: with a segment gone from its middle, as compaction may leave it.
+fn kafkas(fs: &SimFs) {
+    filled(fs, &small(), 40).close().unwrap();
+    fs.remove_file(&path("highwater-state")).unwrap();
+    let second = logs(fs).swap_remove(1);
+    for name in names(fs).iter().filter(|name| name.starts_with(&second[..20])) {
+        fs.remove_file(&path(name)).unwrap();
+    }
+    fs.sync_everything();
+}
+
+/// The pages of a failed sync can be read, and the next one succeeds without them: also where no state file of ours has
+/// been before, the next opening writes them once more, and takes the log for no other than it was.
+#[test]
+fn a_failed_sync_in_a_directory_without_a_state_file_is_seen_by_the_next_opening() {
+    for clean in [None, Some(true)] {
+        let hints = OpenHints { clean, ..OpenHints::default() };
+        let fs = disk(1);
+        kafkas(&fs);
+        let (expected, usual) = {
+            let (log, report) = open(&fs.process_crash_image(), &small());
+            assert_eq!((&report.cut, &report.missing, report.rewritten), (&None, &vec![], false));
+            (contents(&log.reader()), report)
+        };
+        let open_hinted_by = |hints| Log::open_with(std::sync::Arc::new(fs.clone()), Path::new(DIR), small(), hints);
+        fs.inject_on(DiskFault::SyncFails, Call::SyncData, ".log", 1);
+        assert!(open_hinted_by(OpenHints::default()).is_err());
+        assert_eq!(faults_of_state(&fs), []);
+        // On a full disk it cannot be written, and how much of it was synced nobody knows.
+        fs.set_capacity(0);
+        let refused = open_hinted_by(hints);
+        assert!(
+            matches!(&refused, Err(OpenError::Io(error)) if error.kind() == std::io::ErrorKind::StorageFull),
+            "{refused:?}"
+        );
+        assert_eq!(
+            contents(
+                &Log::open_read_only_with(std::sync::Arc::new(fs.clone()), Path::new(DIR), small(), hints).unwrap().0
+            ),
+            expected
+        );
+        fs.set_capacity(1 << 30);
+        let (log, report) = open_hinted_by(hints).unwrap();
+        assert!(report.rewritten && !report.clean);
+        assert_eq!((&report.cut, &report.missing, &report.rotten), (&usual.cut, &usual.missing, &usual.rotten));
+        assert_eq!(contents(&log.reader()), expected);
+        drop(log);
+        for image in fs.images(20, 1) {
+            let (log, report) = open(&image, &small());
+            assert_eq!((report.rewritten, report.cut), (false, None));
+            assert_eq!(contents(&log.reader()), expected, "once opened it is on the disk");
         }
     }
 }

@@ -259,7 +259,7 @@ impl Examined {
         // Before the first append: a recovery point, or a clean flag, above what is left of the log would make the next
         // recovery trust what is appended from now on unread. And before anybody is told the start: what the state file
         // says may itself be in memory only.
-        if !self.report.clean && state.last().is_some() {
+        if (!self.report.clean && state.last().is_some()) || state.had_sync_failed() {
             state.forget_durability();
             let (log_start, recovery_point, end) = (self.start, self.recovery_point, self.end);
             // Either the last stop was clean, or the scan synced it.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::plan::{Plan, Repair};
 use super::report::{Cut, CutReason, RecoveryReport};
+use super::scan::SyncFailed;
 use super::trust::Trust;
 use super::unread;
 use crate::batch::BatchFault;
@@ -170,6 +171,8 @@ impl Examined {
             state.disown();
         }
         let is_clean = match (state.last(), &tail) {
+            // What is read may not be on the disk.
+            _ if state.had_sync_failed() => false,
             (Some(known), _) => known.clean,
             (None, None) => was_clean,
             // The root's marker is about the log that ends where its recovery point says; without one, not about what is
@@ -213,7 +216,7 @@ impl Examined {
                     None => hints.recovery_point.unwrap_or_else(|| self.last_base().unwrap_or(first)),
                 };
                 let is_guess = own.is_none() && hints.recovery_point.is_none();
-                let sync_failed = own.is_some_and(|known| known.sync_failed);
+                let sync_failed = state.had_sync_failed().then_some(SyncFailed { is_ours: own.is_some() });
                 // A log that we wrote has no gaps between segments; one of Kafka's may.
                 let contiguous = known.is_some() && !passed_on;
                 // The epochs are written before the recovery point moves, not before the log start does.

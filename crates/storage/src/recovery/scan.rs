@@ -13,7 +13,7 @@ use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, OpenError};
 use crate::fs::File;
 use crate::indexes::{IndexWriter, Indexes};
-use crate::io::IoContext;
+use crate::io::{IoContext, IoError};
 use crate::scan::{Found, Walk};
 use crate::segment::Segment;
 use crate::snapshots;
@@ -34,6 +34,12 @@ struct Scan {
     drops_unsynced: bool,
 }
 
+/// A sync failed before: what can be read above what was synced may not be on the disk.
+pub(super) struct SyncFailed {
+    /// A state file of ours tells what was synced, and is never far behind.
+    pub(super) is_ours: bool,
+}
+
 /// Where a segment has to be cut, and why.
 type Stop = (u64, CutReason);
 
@@ -45,7 +51,7 @@ impl Examined {
         trust: Trust,
         epochs_upto: Offset,
         contiguous: bool,
-        sync_failed: bool,
+        sync_failed: Option<SyncFailed>,
     ) -> Result<(), OpenError> {
         let mut floor =
             self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
@@ -68,10 +74,16 @@ impl Examined {
         self.rebuild_missing_epochs(floor)?;
         let epoch = self.epochs.as_ref().map_or(LeaderEpoch::NONE, |epochs| epochs.epoch_of(base + -1));
         let mut scan = Scan { trust, history, expected: base, epoch, drops_unsynced: false };
-        if sync_failed {
+        if let Some(SyncFailed { is_ours }) = sync_failed {
             let from = trust.mark.map_or(base, |mark| mark.segment_base);
-            scan.drops_unsynced = !self.has_room_to_rewrite(from)?;
-            self.plan.rewrite_from = Some(from).filter(|_| !scan.drops_unsynced);
+            let has_room = self.has_room_to_rewrite(from)?;
+            if !has_room && !is_ours && !self.place.read_only {
+                // How much of it was synced nobody knows that well.
+                let (path, source) = (self.place.dir.to_path_buf(), io::ErrorKind::StorageFull.into());
+                return Err(IoError { verb: "write anew, after a failed sync, segments in", path, source }.into());
+            }
+            scan.drops_unsynced = !has_room && is_ours;
+            self.plan.rewrite_from = Some(from).filter(|_| has_room);
         }
         let mut behind_gap = self.recovery_point;
         let mut at = floor;

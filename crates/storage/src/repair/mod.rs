@@ -437,13 +437,18 @@ fn record_state(place: &Place, end: Offset) -> Result<(), IoError> {
         let log = place.fs.open(&segment.log.path, crate::fs::OpenMode::Read).context("open", &segment.log.path)?;
         log.sync_data().context("sync", &segment.log.path)?;
     }
-    let last = file.last();
+    let (last, sync_failed) = (file.last(), file.had_sync_failed());
+    if last.is_none() && sync_failed {
+        // It tells of that and nothing else: the log is not one of ours yet.
+        return Ok(());
+    }
     // Where ours cannot be read, the data root may know where the log starts.
     let hinted = || RootFacts::of(&*place.fs, &place.dir, partition_of(&place.dir).as_ref()).log_start;
     let log_start = last.map(|last| last.log_start).or_else(hinted).unwrap_or(Offset::ZERO);
+    // After a failed sync the one above may have written nothing, which the next opening sees to.
     let state = LogState {
-        clean: true,
-        sync_failed: false,
+        clean: !sync_failed,
+        sync_failed,
         log_start: log_start.min(end),
         recovery_point: end,
         end,

@@ -273,7 +273,7 @@ impl<'v> Verifier<'v> {
         let state = StateFile::read(self.fs, dir)?;
         let path = dir.join(STATE_FILE);
         match state.last() {
-            None if self.summary.files.state.is_some() => {
+            None if self.summary.files.state.is_some() && !state.had_sync_failed() => {
                 self.found_in_motion(Fault::new(FaultKind::State, path, "no part of it can be read"));
             }
             Some(known) if !state.is_whole() => {
