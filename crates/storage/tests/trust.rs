@@ -362,6 +362,44 @@ fn where_nobody_knows_what_was_synced_all_segments_but_the_last_are_trusted() {
     }
 }
 
+/// Kafka goes by the marker for every log of the root, also for one that its recovery points leave out. So do we, unless a
+/// state file of ours says that the log was written to.
+#[test]
+fn the_marker_of_a_clean_stop_counts_for_a_log_without_a_recovery_point() {
+    let hints = OpenHints { clean: Some(true), ..OpenHints::default() };
+    for closed in [true, false] {
+        for has_state in [true, false] {
+            let fs = disk(1);
+            let log = filled(&fs, &small(), 20);
+            let expected = contents(&log.reader());
+            if closed {
+                log.close().map(drop).unwrap()
+            } else {
+                drop(log)
+            }
+            if !has_state {
+                fs.remove_file(&path("highwater-state")).unwrap();
+            }
+            let (log, report) = open_hinted(&fs, &small(), hints);
+            assert_eq!(report.clean, closed || !has_state, "closed: {closed}, state: {has_state}");
+            assert_eq!((report.rotten, report.cut, report.missing), (vec![], None, vec![]));
+            assert_eq!(contents(&log.reader()), expected);
+        }
+    }
+    // So nothing in it is taken for a torn write, but what is only half there at the end.
+    for is_half in [false, true] {
+        let fs = disk(1);
+        filled(&fs, &one_segment(), 20).close().unwrap();
+        fs.remove_file(&path("highwater-state")).unwrap();
+        let bytes = batch_bytes();
+        fs.corrupt(&path(LOG), |log| if is_half { log.truncate(20 * bytes - 9) } else { log[18 * bytes + 70] ^= 1 })
+            .unwrap();
+        let (log, report) = open_hinted(&fs, &one_segment(), hints);
+        assert_eq!((report.clean, report.cut.is_some()), (!is_half, is_half));
+        assert_eq!((log.end(), report.missing), (Offset(if is_half { 19 } else { 20 }), vec![]));
+    }
+}
+
 /// A log that Kafka wrote, as far as its directory tells: with a segment gone from its middle, as compaction may leave it.
 fn kafkas(fs: &SimFs) {
     filled(fs, &small(), 40).close().unwrap();
