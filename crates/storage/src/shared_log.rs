@@ -1,5 +1,6 @@
 //! One log for many writing threads, and one sync for all of them that wait.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, Thread};
 
@@ -28,6 +29,9 @@ struct Inner {
     /// The log's rules for batches, to check them without its lock.
     rules: RwLock<ProduceRules>,
     commit: Mutex<Commit>,
+    /// Nobody syncs, and the thread that was woken to do so has not begun. If its wait has ended otherwise meanwhile, it
+    /// wakes another: asked without the lock by each whose wait ends.
+    lacks_leader: AtomicBool,
 }
 
 /// Whether a sync is under way, and who waits for one.
@@ -60,7 +64,15 @@ impl SharedLog {
     pub fn new(log: Log) -> Self {
         let (reader, rules) = (log.reader(), RwLock::new(log.options().rules.clone()));
         let log = Mutex::new(Some(log));
-        Self { inner: Arc::new(Inner { log, reader, rules, commit: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                log,
+                reader,
+                rules,
+                commit: Mutex::default(),
+                lacks_leader: AtomicBool::default(),
+            }),
+        }
     }
 
     /// Checks a producer's batch and appends it, as [`Log::append`]; waits for a sync if the log's policy wants one.
@@ -192,6 +204,9 @@ impl SharedLog {
     fn wait_for_sync(&self, upto: Offset, generation: u64) -> Result<(), AppendError> {
         loop {
             if let Some(ended) = self.ended(upto, generation) {
+                if self.inner.lacks_leader.load(Ordering::SeqCst) {
+                    self.hand_on(self.commit());
+                }
                 return ended;
             }
             let mut commit = self.commit();
@@ -199,6 +214,7 @@ impl SharedLog {
             // Under the lock once more: what a sync did that ended meanwhile is known now, and that nobody will wake us.
             if let Some(ended) = self.ended(upto, generation) {
                 own.map(|own| commit.parked.swap_remove(own));
+                self.hand_on(commit);
                 return ended;
             }
             if commit.has_leader {
@@ -211,6 +227,7 @@ impl SharedLog {
             }
             own.map(|own| commit.parked.swap_remove(own));
             commit.has_leader = true;
+            self.inner.lacks_leader.store(false, Ordering::SeqCst);
             let leader = Leader { log: self };
             for _ in 0..YIELDS_MAX {
                 if commit.parked.len() + 1 >= commit.expected {
@@ -242,6 +259,23 @@ impl SharedLog {
         reader.usable().err().map(|fence| Err(fence.into()))
     }
 
+    /// Wakes those whose wait has ended, and unless a thread syncs, one of the others to do so for all that are left; it
+    /// finds itself in the list.
+    fn hand_on(&self, mut commit: MutexGuard<'_, Commit>) {
+        if commit.has_leader {
+            return;
+        }
+        let (done, left) = std::mem::take(&mut commit.parked)
+            .into_iter()
+            .partition::<Vec<_>, _>(|parked| self.ended(parked.upto, parked.generation).is_some());
+        commit.parked = left;
+        let next = commit.parked.first().map(|parked| parked.thread.clone());
+        self.inner.lacks_leader.store(next.is_some(), Ordering::SeqCst);
+        drop(commit);
+        next.iter().for_each(Thread::unpark);
+        done.iter().for_each(|parked| parked.thread.unpark());
+    }
+
     /// One sync, without the lock on the writer.
     fn sync(&self) -> Result<(), AppendError> {
         let Some(job) = self.with(Log::flush_job)? else { return Ok(()) };
@@ -261,15 +295,7 @@ impl Drop for Leader<'_> {
         let mut commit = self.log.commit();
         commit.has_leader = false;
         commit.expected = commit.parked.len() + 1;
-        let (done, left) = std::mem::take(&mut commit.parked)
-            .into_iter()
-            .partition::<Vec<_>, _>(|parked| self.log.ended(parked.upto, parked.generation).is_some());
-        commit.parked = left;
-        // One of those that are left syncs for them; it finds itself in the list.
-        let next = commit.parked.first().map(|parked| parked.thread.clone());
-        drop(commit);
-        next.iter().for_each(Thread::unpark);
-        done.iter().for_each(|parked| parked.thread.unpark());
+        self.log.hand_on(commit);
     }
 }
 
@@ -280,7 +306,7 @@ mod tests {
     use super::*;
     use crate::data_dir::OpenHints;
     use crate::fs::{Fs, SimFs};
-    use crate::{BatchBuilder, Codec, LogOptions, Record};
+    use crate::{BatchBuilder, Codec, FlushPolicy, LogOptions, Record};
 
     #[test]
     fn a_truncation_does_not_end_the_wait_for_what_it_left() {
@@ -297,5 +323,39 @@ mod tests {
         log.with(|log| log.truncate_to(Offset(2))).unwrap().unwrap();
         assert_eq!(log.reader().flushed(), Offset(0));
         assert_eq!(log.flush_as_of(then).unwrap(), Offset(2));
+    }
+
+    /// The one that is woken to sync for the others may find its own wait ended by something else than a sync.
+    #[test]
+    fn a_thread_that_was_to_sync_and_need_not_wakes_another() {
+        let fs = SimFs::new(1);
+        fs.create_dir(Path::new("/log")).unwrap();
+        let options = LogOptions { flush: FlushPolicy::EachAppend, ..LogOptions::default() };
+        let (log, _) = Log::open_with(Arc::new(fs), Path::new("/log"), options, OpenHints::default()).unwrap();
+        let log = SharedLog::new(log);
+        let batch = BatchBuilder::new(Codec::None).push(Record::new(TimestampMs(1), b"x")).build();
+        // A sync is under way, for whoever asks.
+        log.commit().has_leader = true;
+        thread::scope(|scope| {
+            let append = || log.append(TimestampMs(1), LeaderEpoch(0), &batch);
+            let threads = [scope.spawn(append), scope.spawn(append)];
+            while log.commit().parked.len() < 2 {
+                thread::yield_now();
+            }
+            // It ends without theirs, and wakes one of them. Before that one looks, the log is truncated.
+            log.with(|log| log.truncate_to(Offset(0))).unwrap().unwrap();
+            log.commit().has_leader = false;
+            log.inner.lacks_leader.store(true, Ordering::SeqCst);
+            let woken = log.commit().parked[0].thread.clone();
+            woken.unpark();
+            let [one, other] = threads;
+            let (first, second) = if one.thread().id() == woken.id() { (one, other) } else { (other, one) };
+            assert!(matches!(first.join().unwrap(), Err(AppendError::Truncated)));
+            let left = std::mem::take(&mut log.commit().parked);
+            left.iter().for_each(|parked| parked.thread.unpark());
+            assert!(matches!(second.join().unwrap(), Err(AppendError::Truncated)));
+            assert!(left.is_empty(), "nobody was there who would have woken the other");
+        });
+        log.append(TimestampMs(1), LeaderEpoch(0), &batch).unwrap();
     }
 }

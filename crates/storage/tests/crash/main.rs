@@ -10,6 +10,7 @@
 
 mod check;
 mod drawn;
+mod group_commit;
 mod script;
 #[path = "../support/mod.rs"]
 mod support;
