@@ -14,6 +14,7 @@ mod group_commit;
 mod script;
 #[path = "../support/mod.rs"]
 mod support;
+mod transactions;
 
 use check::crash_everywhere;
 use script::Op::*;
