@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use highwater_replication::{
-    Acks, BrokerEpoch, BrokerId, Effect, FetchError, FetchPlan, FetchReply, FetchRequest, FetchedRecords, Fetcher,
-    Isolation, Partition, PartitionState, Produced, ReplicaConfig, Versioned, WaitToken,
+    Acks, BrokerEpoch, BrokerId, Effect, FetchError, FetchFailure, FetchPlan, FetchReply, FetchRequest, FetchedRecords,
+    Fetcher, Isolation, Partition, PartitionState, Produced, ReplicaConfig, Versioned, WaitToken,
 };
 use highwater_storage::fs::{Fs, SimFs};
 use highwater_storage::{
@@ -83,6 +83,27 @@ pub(crate) struct Reply {
     high_watermark: Offset,
     log_start: Offset,
     pub(crate) diverging: Option<EpochEnd>,
+}
+
+impl Reply {
+    /// Has it answer another fetch than it was made for.
+    pub(crate) fn answers(&mut self, plan: FetchPlan) {
+        self.plan = plan;
+    }
+}
+
+/// Brings a leader's refusal to its follower.
+pub(crate) fn refuse(follower: &mut Partition, plan: FetchPlan, error: &FetchError) {
+    let FetchError::OutOfRange { log_start, .. } = error else { panic!("{error}") };
+    let failure = FetchFailure::OutOfRange { log_start: Some(*log_start) };
+    follower.fetched(NOW, FetchReply { plan, result: Err(failure) });
+}
+
+/// Tells a follower that its leader's log differs from there on.
+pub(crate) fn diverge(follower: &mut Partition, plan: FetchPlan, end: EpochEnd) {
+    let nothing =
+        FetchedRecords { records: &[], high_watermark: Offset(0), log_start: Offset(0), diverging: Some(end) };
+    follower.fetched(NOW, FetchReply { plan, result: Ok(nothing) });
 }
 
 /// Brings a follower's fetch to the leader, which answers with records below `below` at most.

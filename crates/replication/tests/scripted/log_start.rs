@@ -9,12 +9,13 @@
 //! answer, but what they said of their producer stayed, and counted when it was elected again.
 
 use highwater_replication::{
-    Acks, BrokerEpoch, BrokerId, Effect, EpochEnd, Partition, Produced, ReplicaConfig, WaitToken, vouches,
+    Acks, BrokerEpoch, BrokerId, Effect, EpochEnd, FetchRequest, ListedOffset, Partition, Produced, ReplicaConfig,
+    WaitToken, Which, vouches,
 };
 use highwater_storage::fs::SimFs;
 use highwater_storage::{BatchBuilder, CheckedBatch, Codec, LeaderEpoch, LogOptions, Offset, ProduceRules, Record};
 
-use crate::cluster::{NOW, answer, ask, disk, effects, fetch, led_by, plan, produce, start};
+use crate::cluster::{CONSUMER, NOW, answer, ask, disk, effects, fetch, led_by, plan, produce, start};
 
 /// Up to here all three agree.
 const COMMON: i64 = 4;
@@ -146,6 +147,23 @@ fn a_follower_cut_to_the_leaders_start_starts_over_and_forgets_the_producers_of_
     led_by(&mut first, 1, 2, &[1, 2, 3]);
     assert!(!produce_first(&mut first), "acknowledged, and in no log");
     assert!(produce_first(&mut first));
+}
+
+/// Field fault R26 (KAFKA-9212): a consumer stored its position with an epoch of which the leader has deleted every record.
+#[test]
+fn r26_a_position_of_an_epoch_that_is_deleted_is_good() {
+    let mut leader = story(FURTHER).leader;
+    let start = leader.log().start();
+    let ends = |epoch| leader.end_of_epoch(CONSUMER, None, LeaderEpoch(epoch)).unwrap();
+    assert_eq!(ends(0), EpochEnd { epoch: LeaderEpoch(0), end: start }, "not below the position");
+    assert_eq!(ends(i32::MIN), EpochEnd::NONE);
+    let listed = leader.list_offset(CONSUMER, None, Which::Earliest).unwrap();
+    assert_eq!(listed, ListedOffset::At { offset: start, leader_epoch: LeaderEpoch::NONE }, "which is -1 for a client");
+    for last_fetched_epoch in [None, Some(LeaderEpoch(0)), Some(LeaderEpoch(1))] {
+        let request = FetchRequest { by: CONSUMER, current_leader_epoch: None, last_fetched_epoch, from: start };
+        let grant = leader.fetch(NOW, &request).unwrap();
+        assert_eq!((grant.diverging, grant.log_start), (None, start), "{last_fetched_epoch:?}");
+    }
 }
 
 /// 1 crashes at every call by which it stores the leader's first answer: whatever it comes back with, as long as it holds
