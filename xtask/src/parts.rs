@@ -66,8 +66,12 @@ pub(crate) const PARTS: &[Part] = &[
 
 fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     Run::cargo(workspace).words("fmt --all --check").run(tally, deadline, Counts::Itself);
-    let fuzz_format = Run::cargo(workspace).words("fmt --manifest-path fuzz/Cargo.toml --check");
-    fuzz_format.run(tally, deadline, Counts::Itself);
+    // The packages that are workspaces of their own. The part `fuzz` builds the one; the other is only built by who compares,
+    // for the crates that it is about take a minute and belong to nothing else.
+    for package in ["fuzz", "benches/compare"] {
+        let format = Run::cargo(workspace).words("fmt --check --manifest-path").word(format!("{package}/Cargo.toml"));
+        format.run(tally, deadline, Counts::Itself);
+    }
     let clippy = Run::cargo(workspace).words("clippy --locked --workspace --all-targets -- -D warnings");
     clippy.run(tally, deadline, Counts::Itself);
     // Each crate alone and without its features, so that no other member lends it what it lacks.
