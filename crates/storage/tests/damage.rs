@@ -26,7 +26,7 @@ fn one_segment() -> LogOptions {
 
 #[test]
 fn s11_a_damaged_header_is_put_right_or_cuts_the_log_there_and_nowhere_else() {
-    for k in [0, 1, 7, 19] {
+    for k in 0..20 {
         let damages: [fn(&mut [u8]); 7] = [
             |header| header[60] ^= 1,
             |header| header[8..12].copy_from_slice(&0i32.to_be_bytes()),
@@ -492,13 +492,14 @@ fn s16_a_start_past_the_end_that_was_not_recorded_here_destroys_nothing() {
 
 #[test]
 fn s19_s32_epochs_are_taken_from_the_batches_if_their_file_does_not_tell() {
-    let contents: [Option<&[u8]>; 6] = [
+    let contents: [Option<&[u8]>; 7] = [
         None,
         Some(&[0; 4096]),
         Some(b"0\n3\n0 100\n1 1"),
         Some(b"0\n2\n5 10\n4 20\n"),
         Some(b"0\n1\n0 100\n"),
         Some(b"0\n4\n0 100\n1 105\n2 109\n7 400\n"),
+        Some(b"0\n1\n0 400\n"),
     ];
     for (at, content) in contents.into_iter().enumerate() {
         let fs = disk(1);

@@ -486,6 +486,8 @@ fn retention_takes_segments_from_under_a_compaction() {
         compact(&mut log, T0 + 1);
         assert_eq!(keys(&log.reader()).iter().filter(|(offset, _)| *offset >= 4).count(), 2, "{pieces}");
         assert_eq!(log.start(), Offset(4));
+        let below = log.segments().iter().filter(|segment| segment.end <= Offset(4)).count();
+        assert_eq!(below, 0, "{pieces}: what lies below the start goes, though it is compacted");
         drop(log);
         let (log, _) = open(&fs, &options);
         assert_eq!(log.start(), Offset(4));

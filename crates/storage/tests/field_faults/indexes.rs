@@ -28,6 +28,42 @@ fn s02_neither_a_look_up_nor_housekeeping_takes_a_zero_entry_for_room() {
     assert_eq!(file_bytes(&fs, "00000000000000000020.timeindex"), time_index);
 }
 
+/// Pages of a large index that a power cut left zeroed decode as entries that lead to the segment's start.
+#[test]
+fn s03_zeroed_pages_of_an_index_of_a_thousand_entries_mislead_nobody() {
+    let options = LogOptions { segment_bytes: 200_000, index_interval_bytes: 0, ..LogOptions::default() };
+    for clean in [true, false] {
+        for suffix in [".index", ".timeindex"] {
+            for at_the_end in [false, true] {
+                let fs = disk(1);
+                let (mut log, _) = open(&fs, &options);
+                for number in 0..1500 {
+                    append(&mut log, &numbered(number, 80));
+                }
+                assert_eq!(log.segments().len(), 2);
+                let all = contents(&log.reader());
+                log.close().unwrap();
+                let name = format!("{:020}{suffix}", 0);
+                let good = file_bytes(&fs, &name);
+                assert!(good.len() > 8000, "{}", good.len());
+                let mut bad = good.clone();
+                let zeroed = if at_the_end { good.len() - 4096..good.len() } else { 2048..6144 };
+                bad[zeroed].fill(0);
+                write_file(&fs, &name, &bad);
+                if !clean {
+                    fs.remove_file(&path("highwater-state")).unwrap();
+                }
+                let hints = OpenHints { clean: Some(clean), ..OpenHints::default() };
+                let (mut log, report) = open_hinted(&fs, &options, hints);
+                assert!(report.clean == clean && report.cut.is_none(), "{report:?}");
+                everything_is_found(&log, &all);
+                keep_house(&mut log, NOW, Offset(0));
+                assert_eq!(file_bytes(&fs, &name), good, "clean: {clean}, {suffix}, at the end: {at_the_end}");
+            }
+        }
+    }
+}
+
 /// A truncation into a segment, other batches in the place of those that went, and the indexes of before the truncation:
 /// all their entries are plausible, and some point between batches, or past records of the time they tell.
 #[test]

@@ -10,6 +10,7 @@ mod producers;
 mod readers;
 mod replicas;
 mod sizes;
+mod starts;
 mod times;
 mod truncation;
 
