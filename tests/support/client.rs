@@ -22,10 +22,16 @@ pub struct Client {
 impl Client {
     /// Connects; an answer that takes longer than ten seconds is an error.
     pub fn connect(address: SocketAddr) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
+        Self::connect_within(address, Duration::from_secs(10))
+    }
+
+    /// Connects; whatever takes longer than `limit` is an error.
+    pub fn connect_within(address: SocketAddr, limit: Duration) -> anyhow::Result<Self> {
+        let stream =
+            TcpStream::connect_timeout(&address, limit).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
         Ok(Self { stream, correlation_id: 0 })
     }
 

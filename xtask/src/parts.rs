@@ -61,7 +61,12 @@ pub(crate) const PARTS: &[Part] = &[
     part("mutants", 270, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
     part("clients", 270, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
     part("kafka-files", 150, "real Kafka on logs that our engine wrote, and the other way round", kafka_files),
-    part("cluster", 60, "the demo: three brokers, a killed leader, nothing lost", cluster),
+    part(
+        "cluster",
+        150,
+        "the demo: three brokers, a killed leader, nothing lost; the same as processes with ZooKeeper, which goes away too",
+        cluster,
+    ),
 ];
 
 fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
@@ -271,6 +276,14 @@ fn cluster(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
         deadline,
         Counts::Itself,
     );
+    // Without the server the tests fail and say so.
+    if let Err(error) = install::zookeeper(workspace) {
+        tally.fail(format!("ZooKeeper is not to be had: {error:#}"));
+    }
+    Run::cargo(workspace)
+        .words("test --locked --package highwater-tests --test cluster -- --test-threads=1 --show-output")
+        .env("HIGHWATER_BINARY", &binaries.jemalloc)
+        .run(tally, deadline, Counts::Lines);
     Ok(())
 }
 

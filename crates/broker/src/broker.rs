@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::api::{Api, ErrorCode};
 use crate::cluster::{
-    ClusterConfig, ClusterHandle, Coordination, EmbeddedStore, Endpoint, FoundPartition, JoinError, LastStop,
-    MetadataImage, Registration, StoreError,
+    ClusterConfig, ClusterHandle, ConnectError, Coordination, EmbeddedStore, Endpoint, FoundPartition, JOURNAL_FILE,
+    JoinError, LastStop, MetadataImage, Registration, StoreError, ZooKeeperStore,
 };
 use crate::config::BrokerConfig;
 use crate::hosted::Hosted;
@@ -118,6 +118,18 @@ pub enum StartError {
     /// The coordination store in the data directory cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The ensemble that coordinates the cluster cannot be reached.
+    #[error(transparent)]
+    ZooKeeper(#[from] ConnectError),
+    /// The directory belongs to a broker that is a cluster of its own.
+    #[error(
+        "{} has a coordination store of its own, whose topics ZooKeeper does not know: start this broker without \
+             zookeeper.connect, or give it another directory", path.display()
+    )]
+    OwnStore {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The cluster cannot be joined.
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -131,6 +143,8 @@ enum Store {
     Given(Arc<dyn Coordination>),
     /// In the data directory, which must be locked first.
     Embedded,
+    /// An ensemble, by its `zookeeper.connect`.
+    ZooKeeper(String),
 }
 
 impl Broker {
@@ -138,6 +152,16 @@ impl Broker {
     /// it.
     pub async fn start(config: BrokerConfig, coordination: Arc<dyn Coordination>) -> Result<Self, StartError> {
         Self::start_with(config, Store::Given(coordination)).await
+    }
+
+    /// Starts a broker as its configuration says: one of the cluster that the ensemble of `zookeeper.connect` coordinates, or
+    /// a single one ([`Self::start_embedded`]).
+    ///
+    /// # Errors
+    /// What it needs is not there; the text says what to do.
+    pub async fn start_configured(config: BrokerConfig) -> Result<Self, StartError> {
+        let store = config.zookeeper_connect.clone().map_or(Store::Embedded, Store::ZooKeeper);
+        Self::start_with(config, store).await
     }
 
     /// Starts a single broker with a coordination store of its own in its data directory. Partitions that are found
@@ -171,6 +195,15 @@ impl Broker {
                 tracing::debug!(?report, "opened the coordination store");
                 let session = store.session_beating(config.session_timeout_ms, config.heartbeat_interval_ms);
                 (Arc::new(session), Some(store))
+            }
+            Store::ZooKeeper(setting) => {
+                // Its partitions would be strays there, and led under epochs that the cluster gives out as well.
+                if fs.metadata(&config.data_dir.join(JOURNAL_FILE)).is_ok() {
+                    return Err(StartError::OwnStore { path: config.data_dir.clone() });
+                }
+                let timeout_ms = config.zookeeper_session_timeout_ms;
+                let wait_ms = config.zookeeper_connection_timeout_ms.unwrap_or(timeout_ms);
+                (Arc::new(ZooKeeperStore::connect_within(&setting, timeout_ms, wait_ms).await?), None)
             }
         };
         let adopt = if own_store.is_some() { adoptable(&opened) } else { Vec::new() };
@@ -386,6 +419,10 @@ fn cluster_config(config: &BrokerConfig, cluster_id: Option<String>, adopt: Vec<
     cluster.partitions_default = config.num_partitions;
     cluster.replication_factor_default = config.default_replication_factor;
     cluster.topic = config.topic.clone();
+    if config.zookeeper_connect.is_some() {
+        // A former life of this broker is there for a session, whose end takes the servers as long again at worst.
+        cluster.registration_timeout_ms = cluster.registration_timeout_ms.max(2 * config.zookeeper_session_timeout_ms);
+    }
     cluster
 }
 

@@ -142,6 +142,13 @@ pub struct BrokerConfig {
     pub session_timeout_ms: u64,
     /// `broker.heartbeat.interval.ms`.
     pub heartbeat_interval_ms: u64,
+    /// `zookeeper.connect`: the ensemble that coordinates this broker's cluster, `host:port,host:port/directory`. `None`
+    /// for a broker with a store of its own.
+    pub zookeeper_connect: Option<String>,
+    /// `zookeeper.session.timeout.ms`: how long the ensemble waits for a sign of life.
+    pub zookeeper_session_timeout_ms: u64,
+    /// `zookeeper.connection.timeout.ms`: how long a start waits for the ensemble; `None` as long as a session lasts.
+    pub zookeeper_connection_timeout_ms: Option<u64>,
 
     /// The keys that were set, for the sources that DescribeConfigs reports.
     pub(crate) set_keys: BTreeSet<String>,
@@ -201,6 +208,9 @@ impl Default for BrokerConfig {
             producer_ids_max: 10_000,
             session_timeout_ms: 9_000,
             heartbeat_interval_ms: 2_000,
+            zookeeper_connect: None,
+            zookeeper_session_timeout_ms: 18_000,
+            zookeeper_connection_timeout_ms: None,
             set_keys: BTreeSet::new(),
         }
     }

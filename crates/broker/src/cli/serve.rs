@@ -91,7 +91,7 @@ async fn serve(config: BrokerConfig) -> anyhow::Result<()> {
         config.controlled_shutdown_retry_backoff_ms.saturating_mul(config.controlled_shutdown_retries_max.into());
     let limit = SHUTDOWN_LIMIT + Duration::from_millis(if config.controlled_shutdown { hand_over_ms } else { 0 });
     let broker = tokio::select! {
-        started = Broker::start_embedded(config) => started?,
+        started = Broker::start_configured(config) => started?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };

@@ -15,8 +15,8 @@ use tokio::task::AbortHandle;
 
 use super::handle::Shared;
 use super::{
-    ClusterConfig, Coordination, Endpoint, JoinError, LastStop, MetadataImage, Node, PartitionImage, Registration,
-    SessionState, StoreFailure, TopicImage, Watch, membership, znodes,
+    ClusterConfig, Coordination, CoordinationError, Endpoint, JoinError, LastStop, MetadataImage, Node, PartitionImage,
+    Registration, SessionState, StoreFailure, TopicImage, Watch, membership, znodes,
 };
 
 /// How long the agent waits after the store did not answer before it asks again: at first, and at most.
@@ -128,14 +128,13 @@ impl Agent {
             if self.registered_in != Some(id) {
                 self.publish_registration(None);
             }
-            let ended = self.follow(id, &mut loaded).await;
+            let ended = self.follow(id, &mut loaded, &mut backoff).await;
             self.view.forget_watches();
             match ended {
                 Ok(Ended::Membership) => return,
                 Ok(Ended::Session) | Err(StoreFailure::SessionLost) => {
                     self.registered_in = None;
                     self.publish_registration(None);
-                    backoff = BACKOFF;
                 }
                 Err(error) => {
                     // The session may live on: whoever leads goes on leading, only the image is not fresh.
@@ -147,7 +146,12 @@ impl Agent {
         }
     }
 
-    async fn follow(&mut self, session: i64, loaded: &mut Option<oneshot::Sender<()>>) -> Result<Ended, StoreFailure> {
+    async fn follow(
+        &mut self,
+        session: i64,
+        loaded: &mut Option<oneshot::Sender<()>>,
+        backoff: &mut Duration,
+    ) -> Result<Ended, StoreFailure> {
         let (events, mut changed) = mpsc::unbounded_channel();
         self.view.load(events).await?;
         if let Some(endpoint) = self.endpoint.clone()
@@ -163,6 +167,7 @@ impl Agent {
             })?;
         }
         self.publish();
+        *backoff = BACKOFF;
         if let Some(loaded) = loaded.take() {
             // Whoever joins may have given up.
             _ = loaded.send(());
@@ -306,7 +311,9 @@ impl View {
         }
         let (changed, told) = (self.store.watch(&key.path(), key.kind()), key.clone());
         let watch = tokio::spawn(async move {
-            if changed.await.is_ok() {
+            // A watch that could not be put in place may have missed something. Without a store the look that this leads
+            // to fails, and then all is read afresh.
+            if changed.await != Err(CoordinationError::SessionLost) {
                 // The agent may have moved on to another session.
                 _ = events.send(told);
             }

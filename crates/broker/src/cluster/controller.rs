@@ -35,6 +35,8 @@ pub(super) struct Controlling {
     registration: watch::Receiver<Registration>,
     session: watch::Receiver<SessionState>,
     shared: Weak<Shared>,
+    /// Terms that this broker has won, or may have: elections without an answer.
+    terms: BTreeSet<i32>,
 }
 
 /// How far logs go, by topic, partition and broker.
@@ -57,6 +59,7 @@ impl Controlling {
             registration: shared.registration.subscribe(),
             session: shared.store.session(),
             shared: Arc::downgrade(shared),
+            terms: BTreeSet::new(),
         }
     }
 }
@@ -69,7 +72,7 @@ pub(super) async fn run(mut controlling: Controlling) {
             return;
         }
         let changed = controlling.store.watch(CONTROLLER, Watch::Data);
-        match elect(&controlling).await {
+        match elect(&mut controlling).await {
             Ok(Some(term)) => {
                 tracing::info!(broker = %controlling.me, epoch = term.epoch, "elected controller");
                 match controlling.reign(&term).await {
@@ -95,9 +98,9 @@ pub(super) async fn run(mut controlling: Controlling) {
 }
 
 /// Takes the office if it is free: the node and the next epoch in one commit.
-async fn elect(controlling: &Controlling) -> Result<Option<Term>, StoreFailure> {
-    let (me, store) = (controlling.me, &*controlling.store);
-    let Some(node) = store::read(store, CONTROLLER_EPOCH).await? else { return Err(StoreFailure::Unavailable) };
+async fn elect(controlling: &mut Controlling) -> Result<Option<Term>, StoreFailure> {
+    let (me, store) = (controlling.me, Arc::clone(&controlling.store));
+    let Some(node) = store::read(&*store, CONTROLLER_EPOCH).await? else { return Err(StoreFailure::Unavailable) };
     let epoch = znodes::parse_controller_epoch(&node.data)?.saturating_add(1);
     let ops = vec![
         Op::CreateEphemeral { path: CONTROLLER.to_owned(), data: znodes::encode_controller(me, unix_ms()) },
@@ -107,20 +110,30 @@ async fn elect(controlling: &Controlling) -> Result<Option<Term>, StoreFailure> 
             version: Some(node.version),
         },
     ];
-    match store.commit(ops).await {
+    let answer = store.commit(ops).await;
+    if !answer.as_ref().is_err_and(|error| error.cause != CommitCause::Unavailable) {
+        controlling.terms.insert(epoch);
+    }
+    match answer {
         Ok(done) => Ok(done.last().map(|done| Term { epoch, version: done.version })),
-        Err(error) if matches!(error.cause, CommitCause::Exists | CommitCause::Version) => Ok(None),
-        Err(error) if error.cause == CommitCause::Unavailable => {
-            // The office may be ours all the same, with nobody to hold it: look.
-            let holder = store::read(store, CONTROLLER).await?.map(|node| znodes::parse_controller(&node.data));
-            let now = store::read(store, CONTROLLER_EPOCH).await?;
-            let ours = holder == Some(Ok(me));
-            Ok(now
-                .filter(|now| ours && znodes::parse_controller_epoch(&now.data) == Ok(epoch))
-                .map(|now| Term { epoch, version: now.version }))
+        // The office may be ours all the same: an election without an answer, or a watch that was lost with the connection.
+        Err(error) if matches!(error.cause, CommitCause::Exists | CommitCause::Version | CommitCause::Unavailable) => {
+            resume(controlling).await
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// The term that this broker is in already, if it is.
+async fn resume(controlling: &mut Controlling) -> Result<Option<Term>, StoreFailure> {
+    let store = &*controlling.store;
+    // In this order: with an epoch from after it, a controller that was replaced in between would act in another's term.
+    let Some(node) = store::read(store, CONTROLLER_EPOCH).await? else { return Err(StoreFailure::Unavailable) };
+    let epoch = znodes::parse_controller_epoch(&node.data)?;
+    let holder = store::read(store, CONTROLLER).await?.map(|node| znodes::parse_controller(&node.data));
+    controlling.terms.retain(|&term| term >= epoch);
+    let ours = holder == Some(Ok(controlling.me)) && controlling.terms.contains(&epoch);
+    Ok(ours.then_some(Term { epoch, version: node.version }))
 }
 
 impl Controlling {

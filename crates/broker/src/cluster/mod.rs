@@ -3,8 +3,8 @@
 //! The coordination store is the single source of truth and there is no second channel: brokers register in it,
 //! the controller commits elections to it, leaders commit their in-sync replicas to it by compare-and-set, and
 //! everybody watches. [`Coordination`] is what a broker needs of such a store; [`EmbeddedStore`] is the one that lives
-//! inside the process. Paths and values are Kafka's znodes, kept in one place ([`znodes`]), so that a ZooKeeper
-//! ensemble can stand behind the same trait. A broker uses all of it through one [`ClusterHandle`].
+//! inside the process, [`ZooKeeperStore`] an ensemble for brokers in processes of their own. Paths and values are Kafka's
+//! znodes, kept in one place ([`znodes`]). A broker uses all of it through one [`ClusterHandle`].
 
 pub mod znodes;
 
@@ -29,7 +29,7 @@ pub use image::{BrokerInfo, MetadataImage, PartitionImage, TopicImage};
 pub use journal::{JOURNAL_FILE, SNAPSHOT_FILE, StoreError, StoreReport};
 pub use membership::FoundPartition;
 pub use store::StoreFailure;
-pub use zookeeper::{ConnectError, ZooKeeperStore};
+pub use zookeeper::{ConnectError, ZooKeeperStore, check_connect};
 
 use std::fmt;
 use std::future::Future;

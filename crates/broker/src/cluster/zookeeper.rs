@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use zookeeper_client::{
     Acls, Client, Connector, CreateMode, Error, EventType, MultiWriteError, MultiWriteResult, OneshotWatcher,
     SessionInfo, SessionState as ClientState, Stat,
@@ -28,6 +29,8 @@ use super::{
 
 /// Between two attempts to reach the ensemble.
 const BACKOFF: Duration = Duration::from_millis(100);
+/// How long a session's owner waits for the ensemble to end it. Else it expires in its own time.
+const GOODBYE: Duration = Duration::from_secs(2);
 /// A commit that is larger is refused here: the server would close the connection (`jute.maxbuffer`, 1 MiB).
 const COMMIT_BYTES_MAX: usize = 1024 * 1024 - 4096;
 /// What the wire adds to a step besides its paths and value, and more.
@@ -90,8 +93,16 @@ impl ZooKeeperStore {
     /// servers set. `setting` is Kafka's `zookeeper.connect`; the directory at its end, if any, is made.
     ///
     /// # Errors
-    /// The setting is malformed, or no server answered within the timeout.
+    /// The setting is malformed, or no server answered within `timeout_ms`.
     pub async fn connect(setting: &str, timeout_ms: u64) -> Result<Self, ConnectError> {
+        Self::connect_within(setting, timeout_ms, timeout_ms).await
+    }
+
+    /// The same, with another time to wait for the first answer.
+    ///
+    /// # Errors
+    /// The setting is malformed, or no server answered within `wait_ms`.
+    pub async fn connect_within(setting: &str, timeout_ms: u64, wait_ms: u64) -> Result<Self, ConnectError> {
         let (servers, chroot) = split_setting(setting)?;
         let shared = Arc::new(Shared {
             servers,
@@ -100,14 +111,28 @@ impl ZooKeeperStore {
             client: Mutex::new(None),
             state: watch::Sender::new(SessionState::Disconnected),
         });
-        let client = shared.open(None).await.map_err(|error| ConnectError::Unreachable {
-            servers: shared.servers.clone(),
-            problem: error.to_string(),
-        })?;
+        let deadline = Instant::now() + Duration::from_millis(wait_ms);
+        let mut problem = format!("no answer within {wait_ms} ms");
+        let client = loop {
+            match tokio::time::timeout_at(deadline, shared.open(None)).await {
+                Ok(Ok(client)) => break client,
+                Ok(Err(error)) => problem = error.to_string(),
+                Err(_) => return Err(ConnectError::Unreachable { servers: shared.servers.clone(), problem }),
+            }
+            tokio::time::sleep(BACKOFF).await;
+        };
         shared.adopt(client);
         let keeper = tokio::spawn(keep(Arc::clone(&shared))).abort_handle();
         Ok(Self { shared, keeper })
     }
+}
+
+/// Whether `setting` is a `zookeeper.connect` that servers could stand behind.
+///
+/// # Errors
+/// It is not.
+pub fn check_connect(setting: &str) -> Result<(), ConnectError> {
+    split_setting(setting).map(|_| ())
 }
 
 fn split_setting(setting: &str) -> Result<(String, String), ConnectError> {
@@ -208,13 +233,23 @@ impl Shared {
     }
 
     fn show(&self, state: SessionState) {
-        self.state.send_if_modified(|known| {
+        let shown = self.state.send_if_modified(|known| {
             let differs = *known != state && *known != SessionState::Closed;
             if differs {
                 *known = state;
             }
             differs
         });
+        match state {
+            SessionState::Disconnected if shown => {
+                tracing::warn!(
+                    servers = self.servers,
+                    "no connection to ZooKeeper: leaders stay who they are meanwhile"
+                );
+            }
+            SessionState::Live(_) if shown => tracing::info!(servers = self.servers, "connected to ZooKeeper again"),
+            _ => {}
+        }
     }
 
     /// The client, if it has a connection.
@@ -349,6 +384,8 @@ impl Coordination for ZooKeeperStore {
                 seen = change => if seen { return Ok(()) },
                 () = over => {}
             }
+            // A moment, or who is told of a change where nothing can be read would ask again and again.
+            tokio::time::sleep(BACKOFF).await;
             // The watch was lost with the connection, or never came into place.
             Shared::until_known(&mut state, session).await
         })
@@ -411,7 +448,7 @@ impl Coordination for ZooKeeperStore {
                     Ok::<_, Error>(())
                 };
                 // If it did not take, the session expires: nobody keeps it alive any more.
-                _ = tokio::time::timeout(self.shared.timeout, goodbye).await;
+                _ = tokio::time::timeout(self.shared.timeout.min(GOODBYE), goodbye).await;
             }
             self.shared.state.send_replace(SessionState::Closed);
         })

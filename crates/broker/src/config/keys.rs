@@ -4,6 +4,7 @@ use highwater_replication::BrokerId;
 
 use super::parse::{boolean, directory, fraction, listener, number, one_of, show, show_listener};
 use super::{BrokerConfig, CleanupPolicy, TimestampSource, TopicConfig};
+use crate::cluster::check_connect;
 
 /// How a value looks, with the numbers DescribeConfigs gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -480,6 +481,38 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         "Milliseconds without a heartbeat after which this broker counts as dead."
     ),
     broker_key!("broker.heartbeat.interval.ms", Int, heartbeat_interval_ms, 1, I32, "Milliseconds between heartbeats."),
+    BrokerKey {
+        name: "zookeeper.connect",
+        kind: ConfigType::String,
+        doc: "The ZooKeeper servers that coordinate this broker's cluster, HOST:PORT,HOST:PORT with an optional /DIRECTORY at \
+              the end. Without it the broker is a cluster of its own. The broker needs a number of its own (broker.id).",
+        set: |config, text| {
+            let text = text.trim();
+            config.zookeeper_connect = None;
+            if !text.is_empty() {
+                check_connect(text)
+                    .map_err(|_| format!("{text:?} is no list HOST:PORT,HOST:PORT with a /DIRECTORY or none"))?;
+                config.zookeeper_connect = Some(text.to_owned());
+            }
+            Ok(())
+        },
+        show: |config| config.zookeeper_connect.clone(),
+    },
+    broker_key!(
+        "zookeeper.session.timeout.ms",
+        Int,
+        zookeeper_session_timeout_ms,
+        1,
+        I32,
+        "Milliseconds without a sign of life after which ZooKeeper counts this broker as dead, within what its servers allow."
+    ),
+    BrokerKey {
+        name: "zookeeper.connection.timeout.ms",
+        kind: ConfigType::Int,
+        doc: "Milliseconds that a start waits for ZooKeeper to answer; as long as a session lasts if it is not set.",
+        set: |config, text| number(text, 1, I32).map(|ms| config.zookeeper_connection_timeout_ms = Some(ms)),
+        show: |config| config.zookeeper_connection_timeout_ms.map(show),
+    },
 ];
 
 const HOUR_MS: i64 = 3_600_000;

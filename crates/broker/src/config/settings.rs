@@ -186,6 +186,12 @@ impl Settings {
         {
             return Err(refused("broker.id", origin, format!("is {broker}, but node.id is {node}: they must agree")));
         }
+        if let (Some(_), Some((_, origin))) = (&config.zookeeper_connect, self.values.get("zookeeper.connect"))
+            && !["node.id", "broker.id"].iter().any(|key| self.values.contains_key(*key))
+        {
+            let problem = "a broker of a cluster needs a number of its own: set broker.id".to_owned();
+            return Err(refused("zookeeper.connect", origin, problem));
+        }
         // The table is walked in the order of names, which puts `log.dir` before `log.dirs`: the latter wins, as in Kafka.
         if config.heartbeat_interval_ms >= config.session_timeout_ms {
             let key = "broker.heartbeat.interval.ms";
@@ -279,7 +285,7 @@ mod tests {
     fn a_kafka_file_is_understood() {
         let text = "broker.id=3\nlisteners = PLAINTEXT://0.0.0.0:9093\nadvertised.listeners=PLAINTEXT://h\\u00e9:1\n\
                     log.dirs=/data\nnum.partitions: 4\nlog.message.timestamp.type=LogAppendTime\nmessage.max.bytes=2097164\n\
-                    log.retention.hours=2\nnum.io.threads=3\nzookeeper.connect=localhost:2181\nssl.keystore.type=JKS\n\
+                    log.retention.hours=2\nnum.io.threads=3\nzookeeper.connect=a:2181,[::1]:2181/b\nssl.keystore.type=JKS\n\
                     listener.name.internal.ssl.key=x\n";
         let (config, ignored) = build(text).unwrap();
         assert_eq!(config.broker_id, highwater_replication::BrokerId(3));
@@ -293,8 +299,10 @@ mod tests {
         assert!(config.is_set("num.io.threads") && config.is_set("log.retention.hours"));
         assert!(!config.is_set("num.network.threads"));
         let names: Vec<&str> = ignored.iter().map(|ignored| ignored.key.as_str()).collect();
-        assert_eq!(names, ["listener.name.internal.ssl.key", "ssl.keystore.type", "zookeeper.connect"]);
-        assert_eq!(ignored[2].origin.to_string(), "server.properties, line 10");
+        assert_eq!(names, ["listener.name.internal.ssl.key", "ssl.keystore.type"]);
+        assert_eq!(ignored[1].origin.to_string(), "server.properties, line 11");
+        assert_eq!(config.zookeeper_connect.as_deref(), Some("a:2181,[::1]:2181/b"));
+        assert_eq!((config.zookeeper_session_timeout_ms, config.zookeeper_connection_timeout_ms), (18_000, None));
     }
 
     #[test]
@@ -312,6 +320,11 @@ mod tests {
         assert!(problem("broker.heartbeat.interval.ms=9000").contains("below the session timeout"));
         assert!(problem("broker.session.timeout.ms=2000").contains("line 1: broker.session.timeout.ms"));
         assert!(problem("a=\\u12").starts_with("server.properties, line 1"));
+        assert!(
+            problem("broker.id=1\nzookeeper.connect=a:b").contains("line 2: zookeeper.connect: \"a:b\" is no list")
+        );
+        assert!(problem("zookeeper.connect=a:1").ends_with("needs a number of its own: set broker.id"));
+        assert_eq!(build("zookeeper.connect=").unwrap().0.zookeeper_connect, None);
         assert!(problem("advertised.listeners=PLAINTEXT://0.0.0.0:1").contains("every interface"));
     }
 

@@ -1,0 +1,5 @@
+//! Brokers in processes of their own, coordinated by a real ZooKeeper: what clients see while some of them fail.
+
+mod clients;
+mod coordinated;
+mod process;

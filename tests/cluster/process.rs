@@ -1,0 +1,118 @@
+//! Processes: brokers, and the ZooKeeper server between them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use highwater_tests::{ServeOptions, Server, ZooKeeper};
+use serde_json::Value;
+
+/// The directory of ZooKeeper that is the cluster's root.
+pub(crate) const CHROOT: &str = "/test/highwater";
+/// How long ZooKeeper waits for a sign of life of a broker.
+pub(crate) const SESSION: Duration = Duration::from_secs(2);
+/// Far more than anything takes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// A cluster: numbers 1, 2, 3 …, each broker with a directory and a port of its own. Dropped, everything is killed.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    brokers: BTreeMap<i32, Server>,
+    pub(crate) zookeeper: ZooKeeper,
+    znodes: Znodes,
+    /// Last, so that it goes when nobody writes into it any more.
+    _directory: tempfile::TempDir,
+}
+
+impl Processes {
+    /// Starts ZooKeeper, and so many brokers with these of Kafka's keys set.
+    pub(crate) fn start(count: i32, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let zookeeper = ZooKeeper::start()?;
+        let znodes = Znodes::connect(&zookeeper.connect())?;
+        let directory = tempfile::tempdir()?;
+        let mut brokers = BTreeMap::new();
+        for id in 1..=count {
+            let mut options = ServeOptions::default()
+                .set("broker.id", id)
+                .set("zookeeper.connect", format!("{}{CHROOT}", zookeeper.connect()))
+                .set("zookeeper.session.timeout.ms", SESSION.as_millis());
+            for (key, value) in settings {
+                options = options.set(key, value);
+            }
+            brokers.insert(id, Server::start_with(&directory.path().join(format!("broker-{id}")), options)?);
+        }
+        Ok(Self { brokers, zookeeper, znodes, _directory: directory })
+    }
+
+    /// One of the brokers, whether it runs or not.
+    pub(crate) fn broker(&mut self, id: i32) -> anyhow::Result<&mut Server> {
+        self.brokers.get_mut(&id).with_context(|| format!("there is no broker {id}"))
+    }
+
+    /// Where the brokers listen, also those that are down.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.brokers.values().map(Server::address).collect()
+    }
+
+    /// A JSON node below the cluster's root, as any ZooKeeper client sees it.
+    pub(crate) fn node(&self, path: &str) -> anyhow::Result<Option<Value>> {
+        self.znodes.json(path)
+    }
+
+    /// The state node of partition 0, once it is as wanted.
+    pub(crate) fn wait_for_state(&self, topic: &str, wanted: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
+        let started = Instant::now();
+        loop {
+            let state = self.node(&format!("/brokers/topics/{topic}/partitions/0/state"))?;
+            match state {
+                Some(state) if wanted(&state) => return Ok(state),
+                state if started.elapsed() > LIMIT => bail!("after {LIMIT:?} the state is {state:?}"),
+                _ => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    /// Who leads partition 0, once all brokers are in sync.
+    pub(crate) fn leader_of_all(&self, topic: &str) -> anyhow::Result<i32> {
+        let all = self.brokers.len();
+        let whole = |state: &Value| leader(state).is_some() && state["isr"].as_array().map(Vec::len) == Some(all);
+        leader(&self.wait_for_state(topic, whole)?).context("nobody leads")
+    }
+}
+
+/// The leader that a state node names.
+pub(crate) fn leader(state: &Value) -> Option<i32> {
+    i32::try_from(state["leader"].as_i64()?).ok().filter(|&leader| leader >= 0)
+}
+
+/// A bare ZooKeeper client: it knows nothing of Highwater.
+struct Znodes {
+    runtime: tokio::runtime::Runtime,
+    client: zookeeper_client::Client,
+}
+
+impl std::fmt::Debug for Znodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Znodes").finish_non_exhaustive()
+    }
+}
+
+impl Znodes {
+    fn connect(servers: &str) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        // Longer than any test keeps the server down.
+        let connector = zookeeper_client::Client::connector().with_session_timeout(Duration::from_secs(10));
+        let client = runtime.block_on(connector.connect(servers))?;
+        Ok(Self { runtime, client })
+    }
+
+    fn json(&self, path: &str) -> anyhow::Result<Option<Value>> {
+        match self.runtime.block_on(self.client.get_data(&format!("{CHROOT}{path}"))) {
+            Ok((data, _)) => Ok(Some(serde_json::from_slice(&data)?)),
+            Err(zookeeper_client::Error::NoNode) => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("reading {path}")),
+        }
+    }
+}
