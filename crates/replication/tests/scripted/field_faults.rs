@@ -139,18 +139,45 @@ fn r21_a_leader_that_lost_the_file_of_its_epochs_takes_followers_in() {
     assert!(effects(&mut leader).iter().any(joins), "its end is the leader's, and so is its history");
 }
 
+/// A batch of an idempotent producer.
+fn numbered(partition: &mut Partition, sequence: i32) -> Result<Produced, ProduceError> {
+    let mut batch = BatchBuilder::new(Codec::None).producer(7, 0, sequence);
+    batch.push(Record::new(NOW, b"a record of a producer with a number"));
+    let batch = CheckedBatch::check(batch.build(), &ProduceRules::default(), NOW).unwrap();
+    partition.produce(NOW, &batch, Acks::Leader, NOW.after(30_000), WaitToken(1))
+}
+
+/// Whether it was there already; none if it was refused.
+fn known(done: Result<Produced, ProduceError>) -> Option<bool> {
+    match done {
+        Ok(Produced::Done(done)) => Some(done.duplicate),
+        _ => None,
+    }
+}
+
+/// A follower that is cut forgets what the records that are gone said of their producers: elected, it would take their
+/// next attempt for one that it has, and answer for a batch that is in no log.
+#[test]
+fn a_cut_takes_back_what_is_known_of_producers() {
+    let [mut leader, mut follower] = [1, 2].map(replica);
+    numbered(&mut leader, 0).unwrap();
+    fetch(&mut leader, 2, &mut follower, 1);
+    numbered(&mut leader, 1).unwrap();
+    fetch(&mut leader, 2, &mut follower, 1);
+    led_by(&mut follower, 3, 1, &[1, 2, 3]);
+    let asked = plan(&mut follower);
+    diverge(&mut follower, asked, EpochEnd { epoch: LeaderEpoch(0), end: Offset(1) });
+    led_by(&mut follower, 2, 2, &[2]);
+    assert_eq!(known(numbered(&mut follower, 0)), Some(true));
+    assert_eq!(known(numbered(&mut follower, 1)), Some(false));
+}
+
 /// KAFKA-6003, KAFKA-9144: a follower gets of a producer only what retention has left, which begins anywhere.
 #[test]
 fn r24_a_producer_goes_on_with_a_replica_that_never_saw_its_first_records() {
     let small = LogOptions { segment_bytes: 400, file_delete_delay_ms: 0, ..LogOptions::default() };
     let mut leader = start(1, &disk(), small.clone()).unwrap();
     led_by(&mut leader, 1, 0, &[1]);
-    let numbered = |partition: &mut Partition, sequence: i32| -> Result<Produced, ProduceError> {
-        let mut batch = BatchBuilder::new(Codec::None).producer(7, 0, sequence);
-        batch.push(Record::new(NOW, b"a record of a producer with a number"));
-        let batch = CheckedBatch::check(batch.build(), &ProduceRules::default(), NOW).unwrap();
-        partition.produce(NOW, &batch, Acks::Leader, NOW.after(30_000), WaitToken(1))
-    };
     for sequence in 0..20 {
         numbered(&mut leader, sequence).unwrap();
     }
@@ -172,10 +199,6 @@ fn r24_a_producer_goes_on_with_a_replica_that_never_saw_its_first_records() {
     }
     assert_eq!(records(&second), records(&leader));
     led_by(&mut second, 2, 1, &[2]);
-    let known = |done: Result<Produced, ProduceError>| match done {
-        Ok(Produced::Done(done)) => Some(done.duplicate),
-        _ => None,
-    };
     assert_eq!(known(numbered(&mut second, 19)), Some(true), "sent again");
     assert_eq!(known(numbered(&mut second, 20)), Some(false));
     assert_eq!(known(numbered(&mut second, 30)), None, "a gap");
