@@ -36,11 +36,18 @@ impl Replica {
             },
             Ok(_) if from != log.end() => self.fetch_on(now, log),
             Ok(ReplyHead { high_watermark, log_start, diverging: None }) => {
-                follower.step = FollowerStep::Appending { leader_high_watermark: high_watermark };
                 // We are a prefix of the leader's log, so what is committed there is committed here as far as we reach;
                 // no start lies above that.
                 let committed = self.high_watermark.max(high_watermark.min(log.end()));
-                return ReplyStep::Append { leader_epoch, log_start: log_start.min(committed) };
+                let log_start = log_start.min(committed);
+                if log_start >= log.end() && !log.is_empty() && log.latest_epoch() < leader_epoch {
+                    // Everything here lies below, and nobody has compared it, unless it ends with a record of this
+                    // leader's: what it says of producers is to go as well.
+                    self.cut(log, None, CutReason::LeaderStartsAbove(log_start));
+                    return ReplyStep::Done;
+                }
+                follower.step = FollowerStep::Appending { leader_high_watermark: high_watermark };
+                return ReplyStep::Append { leader_epoch, log_start };
             }
         }
         ReplyStep::Done

@@ -6,7 +6,8 @@
 //! was counted as in sync with the wrong records still in it.
 //!
 //! The run 18384: its log went further, and was cut to where the new one began. The records below went with the next
-//! answer, but what they said of their producer stayed, and counted when it was elected again.
+//! answer, but what they said of their producer stayed, and counted when it was elected again. The run 6411: so it did where
+//! its log ended right there, and nothing was cut.
 
 use highwater_replication::{
     Acks, BrokerEpoch, BrokerId, Effect, EpochEnd, FetchRequest, ListedOffset, Partition, Produced, ReplicaConfig,
@@ -125,9 +126,12 @@ fn a_follower_lets_go_of_what_lies_below_the_leaders_start_before_it_is_in_sync(
     assert_eq!(story.leader.status().high_watermark, asked.from);
     assert_eq!(proposed(&mut story.leader), None, "with other records than were committed there");
     answer(&mut first, &reply);
-    assert_eq!(first.log().start(), story.leader_start);
-    fetch(&mut story.leader, 1, &mut first, 0);
+    assert_eq!((first.log().start(), first.log().end()), (story.leader_start, story.leader_start));
+    fetch(&mut story.leader, 1, &mut first, 1);
     assert_eq!(proposed(&mut story.leader), Some(vec![1, 2, 3]));
+    // Elected again it has never seen the producer of what it lost.
+    led_by(&mut first, 1, 2, &[1, 2, 3]);
+    assert!(!produce_first(&mut first), "acknowledged, and in no log");
 }
 
 #[test]
@@ -166,7 +170,7 @@ fn r26_a_position_of_an_epoch_that_is_deleted_is_good() {
     }
 }
 
-/// 1 crashes at every call by which it stores the leader's first answer: whatever it comes back with, as long as it holds
+/// 1 crashes at every call by which it starts over and stores the leader's first records: whatever it comes back with, as long as it holds
 /// anything below the leader's start its log does not pass for the leader's.
 #[test]
 fn a_crash_does_not_leave_the_leaders_records_above_others() {
@@ -179,6 +183,9 @@ fn a_crash_does_not_leave_the_leaders_records_above_others() {
         let reply = ask(&mut story.leader, 1, asked, story.leader_start + 1).unwrap();
         story.fs.crash_after(calls);
         answer(&mut first, &reply);
+        if !story.fs.crashed() {
+            fetch(&mut story.leader, 1, &mut first, 1);
+        }
         let ended = !story.fs.crashed();
         drop(first);
         for image in story.fs.images(8, calls).into_iter().chain([story.fs.kill()]) {

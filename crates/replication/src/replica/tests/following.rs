@@ -95,7 +95,6 @@ fn diverging_answers_cut() {
 fn the_leaders_start_is_taken_over_before_its_records() {
     let table = [
         ("as far as the leader is committed", 0, head(12, 10), 10),
-        ("never above our own end", 0, head(40, 13), 12),
         ("nor above what is committed", 0, head(8, 10), 8),
         ("which we may know better", 9, head(8, 10), 9),
         ("ours is higher", 0, head(12, 0), 3),
@@ -119,6 +118,21 @@ fn the_leaders_start_is_taken_over_before_its_records() {
         assert_eq!((rig.log.start(), rig.hw(), rig.plan()), (Offset(14), 14, None), "{name}");
         rig.tick(1_000);
         assert_eq!(rig.plan().unwrap().log_start, Offset(14), "{name}");
+    }
+}
+
+/// A log that ends where the leader's begins fits, whatever is in it: what that says of producers must not stay.
+#[test]
+fn where_all_lies_below_the_leaders_start_the_log_starts_over() {
+    for (name, leader_epoch, starts_over) in [("nobody knows whose it is", 1, true), ("it is the leader's", 0, false)] {
+        for leader_start in [12, 13] {
+            let mut rig = following(ModelLog::with_epochs(&[(0, 0)], 12), leader_epoch, 0);
+            let step = rig.reply(leader_epoch, 12, Ok(head(40, leader_start)));
+            let why = CutReason::LeaderStartsAbove(Offset(12));
+            let reset = rig.seen.contains(&Output::Reset { start: Offset(12), why });
+            assert_eq!((reset, step == ReplyStep::Done), (starts_over, starts_over), "{name}: {step:?}");
+            assert_eq!((rig.log.start(), rig.log.end()), (Offset(12), Offset(12)), "{name}: never above our own end");
+        }
     }
 }
 
