@@ -495,7 +495,8 @@ impl World {
                         _ => self.counts.cuts += 1,
                     }
                     // Committed records are cut only with a reason that this run allows.
-                    let lost = cut.to.0 < cut.high_watermark
+                    let lost = cut.records > 0
+                        && cut.to.0 < cut.high_watermark
                         && !matches!(cut.why, CutReason::LeaderStartsAbove(_) | CutReason::UncleanElection);
                     assert!(
                         !lost || !self.plan.loses_nothing() || self.nodes[node].damaged || self.struck,

@@ -1,6 +1,7 @@
 //! What goes wrong, within what the run's promise allows, and how brokers come back.
 
 use super::*;
+use crate::node::Running;
 
 impl World {
     pub(super) fn fail(&mut self, fault: Fault) {
@@ -113,7 +114,7 @@ impl World {
             return;
         }
         let session = self.session_of(node).expect("it runs");
-        let running = self.nodes[node].running.take().expect("it runs");
+        let running = self.ends_at_work(node).expect("it runs");
         let mut clean = clean;
         if clean {
             let high_watermark = running.partition.status().high_watermark;
@@ -122,8 +123,6 @@ impl World {
             if clean {
                 self.nodes[node].checkpointed = Some(high_watermark);
             }
-        } else {
-            drop(running);
         }
         self.counts.kills += u64::from(!clean);
         note!(self, node, "stops{}", if clean { " cleanly" } else { "" });
@@ -150,7 +149,7 @@ impl World {
         note!(self, node, "loses power");
         self.counts.power_cuts += 1;
         let session = self.session_of(node);
-        drop(self.nodes[node].running.take());
+        drop(self.ends_at_work(node));
         self.nodes[node].fs = self.left_after(node, image);
         self.nodes[node].damaged = self.plan.promise != Promise::SyncedPowerCuts;
         if session.is_some() {
@@ -353,7 +352,7 @@ impl World {
 
     fn dies(&mut self, node: usize, session: Option<BrokerEpoch>) {
         let crashed = self.nodes[node].fs.crashed();
-        self.ends_at_work(node);
+        drop(self.ends_at_work(node));
         self.counts.crashes_in_calls += u64::from(crashed);
         let power = self.nodes[node].dies_with_power.filter(|_| crashed && self.may_lose_power(node));
         note!(self, node, "dies{}", if power.is_some() { " with the power, within a call" } else { "" });
@@ -390,18 +389,18 @@ impl World {
             return;
         }
         let session = self.session_of(node);
-        self.ends_at_work(node);
+        drop(self.ends_at_work(node));
         note!(self, node, "is killed, its machine starts anew");
         self.mounts_again(node);
         self.goes_down(node, session, false);
     }
 
-    /// A process is gone that may have been at work on its disk.
-    fn ends_at_work(&mut self, node: usize) {
+    /// A process is gone that may have been at work on its disk: retention records a new start before the log knows of it.
+    fn ends_at_work(&mut self, node: usize) -> Option<Running> {
         let broker = &mut self.nodes[node];
-        if let Some(running) = broker.running.take() {
-            broker.may_have_deleted_below = running.partition.status().high_watermark.0;
-        }
+        let running = broker.running.take()?;
+        broker.may_have_deleted_below = running.partition.status().high_watermark.0;
+        Some(running)
     }
 
     /// A file system whose journal has failed takes no more until it is mounted again.
