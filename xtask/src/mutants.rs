@@ -63,7 +63,7 @@ struct NamedTest {
 
 /// How many mutants of a kind `cargo xtask test` draws, for the time that each takes: those that the fuzz targets' plain
 /// tests must find, those that name a test, and those that name seeds too.
-const DRAWN: [usize; 3] = [5, 3, 2];
+const DRAWN: [usize; 3] = [3, 2, 2];
 
 /// Plants the drawn mutants.
 pub(crate) fn run_drawn(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
