@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use highwater_tests::Client;
+use highwater_tests::{Client, ZooKeeper};
 use rustix::process::Signal;
 
 use crate::clients::{Acks, Partition};
@@ -130,6 +130,42 @@ fn while_the_store_is_away_the_present_in_sync_replicas_go_on() {
         });
         stop.store(true, Ordering::Relaxed);
         back.unwrap();
+    });
+    partition.read_and_check(2).unwrap();
+}
+
+/// The brokers' sessions move to the servers that are left.
+#[test]
+fn an_ensemble_that_loses_its_leader_goes_on_and_elects() {
+    let zookeeper = ZooKeeper::start_ensemble(3).unwrap();
+    let mut cluster = Processes::start_with(zookeeper, 3, SETTINGS).unwrap();
+    let partition = Partition::create("ensemble", 3, cluster.addresses()).unwrap();
+    let led = cluster.leader_of_all("ensemble").unwrap();
+    produce_by_znodes(&cluster, "ensemble", &partition).unwrap();
+    let mut client = Client::connect(cluster.broker(led).unwrap().address()).unwrap();
+    cluster.zookeeper.kill_leader().unwrap();
+    let gone = Instant::now();
+    while gone.elapsed() < SESSION * 2 {
+        partition.send(0, &mut client, Acks::All).unwrap().unwrap();
+    }
+    let state = cluster.wait_for_state("ensemble", |_| true).unwrap();
+    assert_eq!((leader(&state), state["isr"].as_array().map(Vec::len)), (Some(led), Some(3)), "no session ended");
+
+    let (stop, acked) = (AtomicBool::new(false), Mutex::default());
+    thread::scope(|scope| {
+        scope.spawn(|| partition.produce(1, Acks::All, &stop, &acked));
+        let killed = attempt(|| {
+            cluster.broker(led)?.kill()?;
+            let first = first_since(&acked, Instant::now())?;
+            println!(
+                "two servers of three: first acknowledgement of another leader after {first:?}, session {SESSION:?}"
+            );
+            cluster.broker(led)?.start_again()?;
+            cluster.zookeeper.start_again()?;
+            cluster.leader_of_all("ensemble")
+        });
+        stop.store(true, Ordering::Relaxed);
+        killed.unwrap();
     });
     partition.read_and_check(2).unwrap();
 }

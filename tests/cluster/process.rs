@@ -29,7 +29,11 @@ pub(crate) struct Processes {
 impl Processes {
     /// Starts ZooKeeper, and so many brokers with these of Kafka's keys set.
     pub(crate) fn start(count: i32, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
-        let zookeeper = ZooKeeper::start()?;
+        Self::start_with(ZooKeeper::start()?, count, settings)
+    }
+
+    /// Starts so many brokers with these of Kafka's keys set.
+    pub(crate) fn start_with(zookeeper: ZooKeeper, count: i32, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
         let znodes = Znodes::connect(&zookeeper.connect())?;
         let directory = tempfile::tempdir()?;
         let mut brokers = BTreeMap::new();
@@ -112,6 +116,8 @@ impl Znodes {
         match self.runtime.block_on(self.client.get_data(&format!("{CHROOT}{path}"))) {
             Ok((data, _)) => Ok(Some(serde_json::from_slice(&data)?)),
             Err(zookeeper_client::Error::NoNode) => Ok(None),
+            // The server it asked has just died: the caller asks again.
+            Err(zookeeper_client::Error::ConnectionLoss) => Ok(None),
             Err(error) => Err(error).with_context(|| format!("reading {path}")),
         }
     }

@@ -124,6 +124,27 @@ fn a_key_that_kafka_does_not_have_is_named_with_file_and_line() {
 }
 
 #[test]
+fn a_cluster_that_cannot_be_joined_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let arguments =
+        ["serve", "--listen", "127.0.0.1:0", "--data-dir", text(&data), "--set", "zookeeper.connect=127.0.0.1:1/x"];
+    refused(&arguments, 1, &["zookeeper.connect", "set broker.id"]);
+    let as_broker: Vec<&str> = arguments.into_iter().chain(["--broker-id", "7"]).collect();
+    let in_haste: Vec<&str> =
+        as_broker.iter().copied().chain(["--set", "zookeeper.connection.timeout.ms=300"]).collect();
+    refused(&in_haste, 1, &["cannot reach ZooKeeper at 127.0.0.1:1:", "check zookeeper.connect"]);
+    // A broker that was a cluster of its own takes its topics nowhere.
+    let own = directory.path().join("own");
+    let mut server = Server::start(&own).unwrap();
+    server.stop().unwrap();
+    let elsewhere: Vec<&str> =
+        in_haste.iter().map(|word| if *word == text(&data) { text(&own) } else { *word }).collect();
+    let elsewhere: Vec<&str> = elsewhere.into_iter().map(|word| if word == "7" { "1" } else { word }).collect();
+    refused(&elsewhere, 1, &[text(&own), "a coordination store of its own"]);
+}
+
+#[test]
 fn a_configuration_file_that_is_not_there_is_named() {
     refused(&["serve", "/no/such/server.properties"], 1, &["/no/such/server.properties"]);
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,68 +16,117 @@ const JAR: &str = "/usr/share/java/zookeeper.jar";
 /// How long the server may take until it answers. It takes a second; the machine may be busy.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// One server on a free port of the loopback, with its data in a temporary directory. Dropped, it is killed.
+/// One server, or an ensemble of several, on free ports of the loopback, with its data in a temporary directory. Dropped, all
+/// are killed.
 #[derive(Debug)]
 pub struct ZooKeeper {
-    child: Child,
+    servers: Vec<Member>,
+    /// Last, so that it goes when nobody writes into it any more.
+    _directory: tempfile::TempDir,
+}
+
+#[derive(Debug)]
+struct Member {
+    /// `None` while it is down.
+    child: Option<Child>,
     address: SocketAddr,
-    directory: tempfile::TempDir,
+    directory: PathBuf,
 }
 
 impl ZooKeeper {
-    /// Starts a server that ends sessions of 300 ms to 10 s, and waits until it answers.
+    /// Starts one server that ends sessions of 300 ms to 10 s, and waits until it answers.
     ///
     /// # Errors
     /// It is not installed, or does not answer.
     pub fn start() -> anyhow::Result<Self> {
+        Self::start_ensemble(1)
+    }
+
+    /// The same with so many servers, most of which must be up for any to answer.
+    ///
+    /// # Errors
+    /// It is not installed, or does not answer.
+    pub fn start_ensemble(count: usize) -> anyhow::Result<Self> {
         ensure!(
             Path::new(JAR).exists(),
             "ZooKeeper is missing ({JAR}): `cargo xtask install zookeeper` installs Debian's package"
         );
         let directory = tempfile::tempdir()?;
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        let data = directory.path().join("data");
-        let config = format!(
-            "tickTime=100\nminSessionTimeout=300\nmaxSessionTimeout=10000\nadmin.enableServer=false\n\
-             4lw.commands.whitelist=srvr\nclientPortAddress=127.0.0.1\nclientPort={}\ndataDir={}\n",
-            address.port(),
-            data.display()
-        );
-        fs::write(directory.path().join("zoo.cfg"), config)?;
-        let child = spawn(directory.path())?;
-        let mut server = Self { child, address, directory };
-        server.wait_until_ready()?;
-        Ok(server)
+        let ports = free_ports(count * 3)?;
+        let peers: String = ports
+            .chunks(3)
+            .zip(1..)
+            .filter(|_| count > 1)
+            .map(|(ports, id)| format!("server.{id}=127.0.0.1:{}:{}\n", ports[1].port(), ports[2].port()))
+            .collect();
+        let mut servers = Vec::new();
+        for (ports, id) in ports.chunks(3).zip(1..) {
+            let directory = directory.path().join(format!("server-{id}"));
+            let data = directory.join("data");
+            fs::create_dir_all(&data)?;
+            fs::write(data.join("myid"), format!("{id}\n"))?;
+            let config = format!(
+                "tickTime=100\ninitLimit=100\nsyncLimit=20\nminSessionTimeout=300\nmaxSessionTimeout=10000\n\
+                 admin.enableServer=false\n4lw.commands.whitelist=srvr\nclientPortAddress=127.0.0.1\nclientPort={}\n\
+                 dataDir={}\n{peers}",
+                ports[0].port(),
+                data.display()
+            );
+            fs::write(directory.join("zoo.cfg"), config)?;
+            servers.push(Member { child: None, address: ports[0], directory });
+        }
+        let mut ensemble = Self { servers, _directory: directory };
+        ensemble.start_again()?;
+        Ok(ensemble)
     }
 
     /// What `zookeeper.connect` takes.
     pub fn connect(&self) -> String {
-        self.address.to_string()
+        let addresses: Vec<String> = self.servers.iter().map(|server| server.address.to_string()).collect();
+        addresses.join(",")
     }
 
-    /// kill -9.
+    /// kill -9 of all servers.
     ///
     /// # Errors
     /// The system refuses.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        self.child.kill().context("cannot kill ZooKeeper")?;
-        self.child.wait().context("cannot wait for ZooKeeper")?;
-        Ok(())
+        self.servers.iter_mut().try_for_each(Member::kill)
     }
 
-    /// Starts it again on its data and port, after it was killed.
+    /// kill -9 of the server that leads the ensemble.
     ///
     /// # Errors
-    /// It does not answer.
+    /// None leads, or the system refuses.
+    pub fn kill_leader(&mut self) -> anyhow::Result<()> {
+        let leads = |server: &&mut Member| server.asked().is_ok_and(|answer| answer.contains("Mode: leader"));
+        self.servers.iter_mut().find(leads).context("no server leads")?.kill()
+    }
+
+    /// Starts the servers again that are down, on their data and ports.
+    ///
+    /// # Errors
+    /// One does not answer.
     pub fn start_again(&mut self) -> anyhow::Result<()> {
-        self.child = spawn(self.directory.path())?;
-        self.wait_until_ready()
+        for server in self.servers.iter_mut().filter(|server| server.child.is_none()) {
+            server.child = Some(spawn(&server.directory)?);
+        }
+        self.servers.iter_mut().try_for_each(Member::wait_until_ready)
+    }
+}
+
+impl Member {
+    fn kill(&mut self) -> anyhow::Result<()> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        child.kill().context("cannot kill ZooKeeper")?;
+        child.wait().context("cannot wait for ZooKeeper")?;
+        Ok(())
     }
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let started = Instant::now();
         while started.elapsed() < READY_LIMIT {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().transpose()).transpose()? {
                 bail!("ZooKeeper ended ({status}); it said:\n{}", self.log());
             }
             if self.asked().is_ok_and(|answer| answer.contains("Mode: ")) {
@@ -98,16 +147,22 @@ impl ZooKeeper {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 }
 
-impl Drop for ZooKeeper {
+impl Drop for Member {
     fn drop(&mut self) {
-        // Both fail if the process has ended already, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // It fails if the process has ended already, which is what is wanted.
+        let _ = self.kill();
     }
+}
+
+/// Ports that nobody listens on, all different.
+fn free_ports(count: usize) -> std::io::Result<Vec<SocketAddr>> {
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
+    held.iter().map(TcpListener::local_addr).collect()
 }
 
 fn spawn(directory: &Path) -> anyhow::Result<Child> {

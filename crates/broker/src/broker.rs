@@ -423,6 +423,9 @@ fn cluster_config(config: &BrokerConfig, cluster_id: Option<String>, adopt: Vec<
         // A former life of this broker is there for a session, whose end takes the servers as long again at worst.
         cluster.registration_timeout_ms = cluster.registration_timeout_ms.max(2 * config.zookeeper_session_timeout_ms);
     }
+    cluster.leader_rebalance = config.leader_rebalance;
+    cluster.leader_imbalance_check_interval_seconds = config.leader_imbalance_check_interval_seconds;
+    cluster.leader_imbalance_percentage_max = config.leader_imbalance_percentage_max;
     cluster
 }
 

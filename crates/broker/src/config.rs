@@ -55,6 +55,12 @@ pub struct BrokerConfig {
     pub auto_create_topics: bool,
     /// `delete.topic.enable`.
     pub delete_topics: bool,
+    /// `auto.leader.rebalance.enable`: leaderships go back to preferred replicas by themselves.
+    pub leader_rebalance: bool,
+    /// `leader.imbalance.check.interval.seconds`, in seconds.
+    pub leader_imbalance_check_interval_seconds: u64,
+    /// `leader.imbalance.per.broker.percentage`.
+    pub leader_imbalance_percentage_max: u32,
     /// `controlled.shutdown.enable`: leaderships are handed over before a stop.
     pub controlled_shutdown: bool,
     /// `controlled.shutdown.max.retries`.
@@ -167,6 +173,9 @@ impl Default for BrokerConfig {
             default_replication_factor: 1,
             auto_create_topics: true,
             delete_topics: true,
+            leader_rebalance: true,
+            leader_imbalance_check_interval_seconds: 300,
+            leader_imbalance_percentage_max: 10,
             controlled_shutdown: true,
             controlled_shutdown_retries_max: 3,
             controlled_shutdown_retry_backoff_ms: 1_000,

@@ -323,6 +323,12 @@ impl Partitions {
                     }
                 },
             };
+            // Who of a reassignment is to go follows from the state too.
+            let before = known.image.topics.get(&topic.name).and_then(|topic| topic.partition(number));
+            if partition.reassignment.is_under_way() || before.is_some_and(|before| before.reassignment.is_under_way())
+            {
+                hosted.submit(Command::LiveBrokers(live_for(image, &known.live, topic.id, number)));
+            }
             // A state that the controller has not written yet has version -1.
             if partition.state.version >= 0 {
                 let (state, assignment) = (partition.state.clone(), partition.assignment.clone());
@@ -583,7 +589,7 @@ impl Partitions {
     }
 }
 
-/// Who lives, for one partition: a broker whose log of it has failed does not.
+/// Who lives, for one partition: a broker whose log of it has failed does not, nor one whose replica is to go by now.
 fn live_for(
     image: &MetadataImage,
     live: &Arc<BTreeMap<BrokerId, BrokerEpoch>>,
@@ -591,7 +597,12 @@ fn live_for(
     partition: i32,
 ) -> Arc<BTreeMap<BrokerId, BrokerEpoch>> {
     let failed = live.keys().any(|id| image.offline.contains(&(topic, partition, *id)));
-    if failed { Arc::new(image.staying_with_logs(topic, partition)) } else { Arc::clone(live) }
+    let known = image.topic_by_id(topic).and_then(|topic| topic.partition(partition));
+    if failed || known.is_some_and(|partition| partition.reassignment.is_under_way()) {
+        Arc::new(image.staying_with_logs(topic, partition))
+    } else {
+        Arc::clone(live)
+    }
 }
 
 /// Tells a partition whether this broker is registered. A new life means that the one before has ended, even if nobody

@@ -6,12 +6,19 @@
 //! topic's settings, so a controller that has just taken over needs no history, and a lost event is made up for by the
 //! next one.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use highwater_storage::{LeaderEpoch, Offset, TopicPartition};
 
 use crate::{BrokerEpoch, BrokerId, PartitionState, Versioned};
+
+mod elect;
+mod reassignment;
+
+pub use elect::{Brokers, ElectionKind, NotElected, elect_on_request};
+pub use reassignment::Reassignment;
+
+use elect::{elect, preferred};
 
 /// What the controller knows of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +33,8 @@ pub struct PartitionFacts {
     /// What doubtful members say that they have left. It counts only from the life that is registered (another unclean
     /// stop may have taken more), and for the epoch in which nobody leads.
     pub ends: BTreeMap<BrokerId, PublishedEnd>,
+    /// What is to change of the assignment.
+    pub reassignment: Reassignment,
 }
 
 /// How far a log goes on disk, while nobody leads the partition and nothing is appended to it.
@@ -61,8 +70,10 @@ pub enum Election {
     Created,
     /// An in-sync replica leads that did not.
     Elected,
-    /// The same, in the place of a leader that is about to leave and led until now.
+    /// The same, in the place of a leader that led until now: its broker is about to stop, or its replica to go.
     Moved,
+    /// The same, because it is the first in the assignment.
+    Preferred,
     /// No in-sync replica lives. Nobody leads until one returns.
     LeaderLost,
     /// No in-sync replica lives, and the topic prefers to go on: these members may hold committed records that the new
@@ -79,7 +90,18 @@ pub enum Election {
     },
 }
 
-/// What became of a [`Commit`].
+/// A reassignment that is done: a write for the store that makes the target the assignment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Whose assignment.
+    pub topic_partition: TopicPartition,
+    /// The version that the partition's state must have, for the replicas that go to be out of the ISR still.
+    pub state_version: i64,
+    /// The assignment to write, with nothing to change of it.
+    pub assignment: Vec<BrokerId>,
+}
+
+/// What became of a [`Commit`] or a [`Completion`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitResult {
     /// It is committed: the store's version is now this one.
@@ -104,6 +126,7 @@ pub struct Controller {
     /// Partitions with something new about them.
     due: BTreeSet<TopicPartition>,
     commits: VecDeque<Commit>,
+    completions: VecDeque<Completion>,
 }
 
 #[derive(Debug)]
@@ -111,6 +134,8 @@ struct Tracked {
     facts: PartitionFacts,
     /// The commit that is under way; nothing else is decided meanwhile.
     in_flight: Option<Commit>,
+    /// The same for the end of a reassignment.
+    completing: Option<Completion>,
 }
 
 impl Controller {
@@ -124,6 +149,7 @@ impl Controller {
             partitions: BTreeMap::new(),
             due: BTreeSet::new(),
             commits: VecDeque::new(),
+            completions: VecDeque::new(),
         }
     }
 
@@ -163,10 +189,14 @@ impl Controller {
                     // Whatever is under way fails on its version, or is what we see.
                     tracked.in_flight = None;
                 }
+                if facts != tracked.facts {
+                    // Likewise; and the topic's node, which an end writes, has another version if the assignment is another.
+                    tracked.completing = None;
+                }
                 tracked.facts = facts;
             }
             None => {
-                self.partitions.insert(topic_partition.clone(), Tracked { facts, in_flight: None });
+                self.partitions.insert(topic_partition.clone(), Tracked { facts, in_flight: None, completing: None });
             }
         }
         self.due.insert(topic_partition);
@@ -178,6 +208,7 @@ impl Controller {
         self.partitions.remove(topic_partition);
         self.due.remove(topic_partition);
         self.commits.retain(|commit| commit.topic_partition != *topic_partition);
+        self.completions.retain(|completion| completion.topic_partition != *topic_partition);
     }
 
     /// The replicas that closed their logs, on brokers that live: as good as dead for their partition, whatever its epoch,
@@ -213,11 +244,66 @@ impl Controller {
         }
     }
 
+    /// The next reassignment to write down as done. Those of one topic are one node in the store.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// What became of such a write.
+    pub fn completed(&mut self, completion: &Completion, result: &CommitResult) {
+        let Some(tracked) = self.partitions.get_mut(&completion.topic_partition) else { return };
+        if tracked.completing.as_ref() != Some(completion) {
+            return;
+        }
+        match result {
+            CommitResult::Committed(_) => {
+                let assignment = completion.assignment.clone();
+                let facts =
+                    PartitionFacts { assignment, reassignment: Reassignment::default(), ..tracked.facts.clone() };
+                self.set_partition(completion.topic_partition.clone(), facts);
+            }
+            CommitResult::Conflict => tracked.completing = None,
+            CommitResult::Unknown => {}
+        }
+    }
+
+    /// Gives leaderships back to preferred replicas, those of brokers that lack more than so many percent of what they should
+    /// lead (`leader.imbalance.per.broker.percentage`). To be called now and then.
+    pub fn balance(&mut self, imbalance_percentage_max: u32) {
+        let mut of_broker: BTreeMap<BrokerId, (usize, Vec<TopicPartition>)> = BTreeMap::new();
+        for (topic_partition, tracked) in &self.partitions {
+            let PartitionFacts { assignment, state: Some(state), reassignment, .. } = &tracked.facts else { continue };
+            let Some(first) = assignment.first() else { continue };
+            let (all, led_by_others) = of_broker.entry(*first).or_default();
+            *all += 1;
+            if state.value.leader != Some(*first) && !reassignment.is_under_way() {
+                led_by_others.push(topic_partition.clone());
+            }
+        }
+        let lacks = |all: usize, led_by_others: usize| {
+            (led_by_others as u128) * 100 > (all as u128) * u128::from(imbalance_percentage_max)
+        };
+        let unbalanced = of_broker.into_values().filter(|(all, led_by_others)| lacks(*all, led_by_others.len()));
+        for topic_partition in unbalanced.flat_map(|(_, led_by_others)| led_by_others) {
+            let failed = self.failed.get(&topic_partition);
+            let brokers = Brokers { live: &self.live, leaving: &self.leaving, failed };
+            let Some(tracked) = self.partitions.get_mut(&topic_partition) else { continue };
+            if tracked.in_flight.is_none()
+                && let Ok((state, why)) = preferred(&tracked.facts, brokers, self.epoch)
+            {
+                self.commits.push_back(tracked.commit(topic_partition, state, why));
+            }
+        }
+    }
+
     /// Gives out the writes again whose fate is unknown. If one succeeded after all, its repetition conflicts.
     pub fn retry(&mut self) {
         let unknown = self.partitions.values().filter_map(|tracked| tracked.in_flight.clone());
         let again: Vec<Commit> = unknown.filter(|commit| !self.commits.contains(commit)).collect();
         self.commits.extend(again);
+        let unknown = self.partitions.values().filter_map(|tracked| tracked.completing.clone());
+        let again: Vec<Completion> = unknown.filter(|done| !self.completions.contains(done)).collect();
+        self.completions.extend(again);
     }
 
     fn decide(&mut self) {
@@ -228,119 +314,30 @@ impl Controller {
             }
             let failed = self.failed.get(&topic_partition);
             let brokers = Brokers { live: &self.live, leaving: &self.leaving, failed };
-            let Some((state, why)) = elect(&tracked.facts, brokers, self.epoch) else { continue };
-            let commit = Commit {
-                topic_partition,
-                expected_version: tracked.facts.state.as_ref().map(|state| state.version),
-                state,
-                why,
-            };
-            tracked.in_flight = Some(commit.clone());
-            self.commits.push_back(commit);
+            if let Some((state, why)) = elect(&tracked.facts, brokers, self.epoch) {
+                self.commits.push_back(tracked.commit(topic_partition, state, why));
+            } else if tracked.completing.is_none()
+                && let PartitionFacts { assignment, state: Some(state), reassignment, .. } = &tracked.facts
+                && reassignment.is_under_way()
+                && reassignment.is_done(&state.value, |id| brokers.stays(id))
+            {
+                let (state_version, assignment) = (state.version, reassignment.target(assignment));
+                let completion = Completion { topic_partition, state_version, assignment };
+                tracked.completing = Some(completion.clone());
+                self.completions.push_back(completion);
+            }
         }
     }
 }
 
-/// The brokers as one partition sees them.
-#[derive(Clone, Copy)]
-struct Brokers<'a> {
-    live: &'a BTreeMap<BrokerId, BrokerEpoch>,
-    leaving: &'a BTreeSet<BrokerId>,
-    /// Whose log of it is closed.
-    failed: Option<&'a BTreeSet<BrokerId>>,
-}
-
-impl Brokers<'_> {
-    /// Whether it can go on leading.
-    fn serves(&self, id: BrokerId) -> bool {
-        self.live.contains_key(&id) && self.failed.is_none_or(|failed| !failed.contains(&id))
+impl Tracked {
+    /// The write of a new state, which is under way from here on.
+    fn commit(&mut self, topic_partition: TopicPartition, state: PartitionState, why: Election) -> Commit {
+        let expected_version = self.facts.state.as_ref().map(|state| state.version);
+        let commit = Commit { topic_partition, expected_version, state, why };
+        self.in_flight = Some(commit.clone());
+        commit
     }
-
-    /// Whether it can be elected.
-    fn stays(&self, id: BrokerId) -> bool {
-        self.serves(id) && !self.leaving.contains(&id)
-    }
-}
-
-/// The state a partition should have, if not the one it has.
-///
-/// The leader is the first live in-sync replica in assignment order that is not doubtful. A leader that lives stays, unless
-/// it is about to leave and another one can lead.
-/// Where all members are doubtful and each has said how far its log goes, the one with [`most`] leads.
-///
-/// The ISR stays what it is, dead members and doubtful ones included, for the leader to shrink: who is registered may be
-/// dead, of the same power cut as those whose sessions are over already, and a write of its own is the first sign that the
-/// elected leader lives. Until then each member's log may be the one that has most.
-fn elect(facts: &PartitionFacts, brokers: Brokers<'_>, controller_epoch: i32) -> Option<(PartitionState, Election)> {
-    let live_replicas: Vec<BrokerId> = facts.assignment.iter().copied().filter(|id| brokers.stays(*id)).collect();
-    let Some(Versioned { value: state, .. }) = &facts.state else {
-        let leader = *live_replicas.first()?;
-        let created = PartitionState {
-            leader: Some(leader),
-            leader_epoch: LeaderEpoch(0),
-            isr: live_replicas,
-            doubtful: Vec::new(),
-            controller_epoch,
-            recovering: false,
-        };
-        return Some((created, Election::Created));
-    };
-    let may_lead = |id: BrokerId| brokers.stays(id) && state.is_whole(id);
-    if state.leader.is_some_and(may_lead) {
-        return None;
-    }
-    let leads_on = state.leader.is_some_and(|id| brokers.serves(id) && state.is_whole(id));
-    let next_epoch = LeaderEpoch(state.leader_epoch.0.saturating_add(1));
-    let next = PartitionState { controller_epoch, leader_epoch: next_epoch, ..state.clone() };
-    if let Some(leader) = live_replicas.iter().copied().find(|id| may_lead(*id)) {
-        let why = if leads_on { Election::Moved } else { Election::Elected };
-        return Some((PartitionState { leader: Some(leader), ..next }, why));
-    }
-    if leads_on {
-        // Nobody else can: better for as long as it stays than nobody.
-        return None;
-    }
-    let alone = |leader: BrokerId, recovering: bool| PartitionState {
-        leader: Some(leader),
-        isr: vec![leader],
-        doubtful: Vec::new(),
-        recovering,
-        ..next.clone()
-    };
-    let of_members = |id: &BrokerId| state.isr.contains(id) && state.doubtful.contains(id);
-    let counts = |id: &BrokerId, end: &PublishedEnd| brokers.stays(*id) && brokers.live.get(id) == Some(&end.life);
-    let ends: BTreeMap<_, _> =
-        facts.ends.iter().map(|(id, end)| (*id, *end)).filter(|(id, end)| counts(id, end) && of_members(id)).collect();
-    let most = most(&facts.assignment, &ends);
-    let has_said = |id: &BrokerId| ends.get(id).is_some_and(|end| end.leader_epoch == state.leader_epoch);
-    if let Some(leader) = most.filter(|_| state.leader.is_none() && state.isr.iter().all(has_said)) {
-        return Some((alone(leader, false), Election::Recovered { ends }));
-    }
-    // Whoever is back, or about to be, and was a member is asked first: it is likely to have more than a replica that was none.
-    let will_say = |id: &BrokerId| live_replicas.contains(id) && of_members(id) && !ends.contains_key(id);
-    let goes_on = facts.unclean_elections && !state.isr.iter().any(will_say);
-    if let Some(leader) = most.or_else(|| live_replicas.first().copied()).filter(|_| goes_on) {
-        let abandoned = state.isr.iter().copied().filter(|id| *id != leader).collect();
-        return Some((alone(leader, true), Election::Unclean { abandoned }));
-    }
-    state.leader?;
-    Some((PartitionState { leader: None, ..next }, Election::LeaderLost))
-}
-
-/// Whose log has most: the highest last epoch, and of those the highest end; of equal ones the first in the assignment.
-///
-/// Whatever is committed above its end has an epoch at or above its last one: a leader of that epoch had all that was
-/// committed before, and so has every log with a record of it, as far as it goes. So no log with less has it either.
-///
-/// A log without records has no epoch, but what lay below its end was committed, and is deleted by age. Where that one's log
-/// ends further down it would give those offsets to other records, and what is committed above is in no log.
-fn most(assignment: &[BrokerId], ends: &BTreeMap<BrokerId, PublishedEnd>) -> Option<BrokerId> {
-    let order = |id: &BrokerId| assignment.iter().position(|assigned| assigned == id).unwrap_or(usize::MAX);
-    let rank = |(id, end): &(&BrokerId, &PublishedEnd)| (end.last_epoch, end.log_end, Reverse(order(id)));
-    let furthest = ends.iter().max_by_key(rank)?;
-    let without_records = ends.iter().filter(|(_, end)| !end.last_epoch.is_some()).max_by_key(rank);
-    let most = without_records.filter(|(_, end)| end.log_end > furthest.1.log_end).unwrap_or(furthest);
-    Some(*most.0)
 }
 
 /// What a broker that stopped uncleanly writes for a partition assigned to it (decision 20). `None`: nothing.

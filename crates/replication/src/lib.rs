@@ -58,7 +58,10 @@ mod vocabulary;
 mod waiting;
 
 pub use config::ReplicaConfig;
-pub use controller::{Commit, CommitResult, Controller, Election, PartitionFacts, PublishedEnd, return_doubtful};
+pub use controller::{
+    Brokers, Commit, CommitResult, Completion, Controller, Election, ElectionKind, NotElected, PartitionFacts,
+    PublishedEnd, Reassignment, elect_on_request, return_doubtful,
+};
 pub use event::{
     Acknowledged, Cut, CutReason, FenceReason, FetchError, FetchFailure, FetchGrant, FetchPlan, FetchReply,
     FetchRequest, FetchedRecords, Fetcher, FollowerStatus, ListedOffset, OffsetNotAvailable, Output, ProduceRefused,

@@ -344,8 +344,19 @@ impl StateFile {
         // Where a mark goes, so that no fact is lost with it. Who opens the log next finds it, also where it is not on the
         // disk; if it is not, that may be for the pages that the sync before has failed on, and a new file has none of them.
         let in_place = slots.exists.then(|| slots.write_mark(&slot, || self.file(place)));
-        if !in_place.is_some_and(|written| written.is_ok_and(|file| file.sync_data().is_ok())) {
-            let _ = self.replace(slots, place, &slot);
+        let is_noted = in_place.is_some_and(|written| written.is_ok_and(|file| file.sync_data().is_ok()));
+        if !is_noted && self.replace(slots, place, &slot).is_err() && !slots.exists {
+            self.create_unsynced(slots, place, &slot);
+        }
+    }
+
+    /// Makes the file with this slot, for who opens the log next while the machine runs. Where a power cut takes it back,
+    /// all that can be read is on the disk, and the file is empty or not there.
+    fn create_unsynced(&self, slots: &mut Slots, place: &Place, slot: &[u8; SLOT_BYTES]) {
+        let created = place.fs.open(&self.path, OpenMode::CreateNew);
+        if created.and_then(|file| file.write_all_at(slot, 0)).is_ok() {
+            slots.exists = true;
+            (slots.next_fact, slots.next_mark) = (1, 0);
         }
     }
 

@@ -214,11 +214,13 @@ fn every_fault_at_every_call_of_everything() {
                 Fault::SyncFails => matches!(call, Call::SyncData | Call::SyncDir),
                 _ => true,
             };
-            for nth in 1.. {
-                if !harms || !strike(act, fault, call, nth, [&before, &after], flushed) {
-                    break;
+            for in_a_row in 1..=in_a_row_max(fault, call) {
+                for nth in 1.. {
+                    if !harms || !strike(act, (fault, in_a_row), call, nth, [&before, &after], flushed) {
+                        break;
+                    }
+                    strikes += 1;
                 }
-                strikes += 1;
             }
         }
     }
@@ -226,12 +228,24 @@ fn every_fault_at_every_call_of_everything() {
     println!("{strikes} faults");
 }
 
-/// Lets one fault strike; false if there was no such call.
-fn strike(act: &Act, fault: Fault, call: Call, nth: u64, [before, after]: [&Contents; 2], flushed: i64) -> bool {
-    let place = format!("{}: {fault:?} at {call:?} {nth}", act.name);
+/// How many calls may fail one after the other. A device that refuses a sync may refuse the one of the note of it too.
+fn in_a_row_max(fault: Fault, call: Call) -> u64 {
+    if (fault, call) == (Fault::SyncFails, Call::SyncData) { 3 } else { 1 }
+}
+
+/// Lets one fault strike, or several in a row; false if there was no such call.
+fn strike(
+    act: &Act,
+    (fault, in_a_row): (Fault, u64),
+    call: Call,
+    nth: u64,
+    [before, after]: [&Contents; 2],
+    flushed: i64,
+) -> bool {
+    let place = format!("{}: {fault:?} at {call:?} {nth}, {in_a_row} in a row", act.name);
     let fs = disk(1);
     let log = prepared(&fs);
-    fs.inject(fault, call, nth);
+    (nth..nth + in_a_row).for_each(|nth| fs.inject(fault, call, nth));
     let outcome = (act.run)(log);
     if fs.faults_hit() == 0 {
         return false;
@@ -366,6 +380,22 @@ fn states() -> Vec<(&'static str, SimFs, Contents)> {
     ]
 }
 
+/// Killed, with batches that no sync has made durable; and as another program leaves it, whose checkpoints are gone.
+fn unsynced_states() -> Vec<(&'static str, SimFs, Contents)> {
+    let make = |name, is_ours: bool| {
+        let fs = disk(1);
+        let log = filled(&fs, &small(), 20);
+        let contents = Contents::of(&log);
+        drop(log);
+        if !is_ours {
+            fs.remove_file(&path("highwater-state")).unwrap();
+        }
+        fs.sync_dir(Path::new(DIR)).unwrap();
+        (name, fs, contents)
+    };
+    vec![make("killed before a sync", true), make("not synced and without a state file", false)]
+}
+
 fn torn(fs: &SimFs) {
     let last = names(fs).into_iter().filter(|name| name.ends_with(".log")).max().unwrap();
     fs.corrupt(&path(&last), |bytes| bytes.extend_from_slice(&numbered(7000, 90)[..70])).unwrap();
@@ -435,7 +465,7 @@ fn a_log_on_a_read_only_file_system_is_read_and_not_changed() {
 #[test]
 fn opening_may_fail_at_each_call_and_is_tried_again() {
     let mut failures = 0;
-    let states = states();
+    let (synced, unsynced) = (states(), unsynced_states());
     for (fault, call) in [
         (Fault::Enospc, Call::AnyChange),
         (Fault::Eio, Call::AnyChange),
@@ -446,12 +476,16 @@ fn opening_may_fail_at_each_call_and_is_tried_again() {
         (Fault::SyncFails, Call::SyncData),
         (Fault::SyncFails, Call::SyncDir),
     ] {
-        for (name, disk, expected) in &states {
+        let rows = 1..=in_a_row_max(fault, call);
+        // Where a directory is not synced any more, there may be nothing of what was not.
+        let may_lose = (fault, call) == (Fault::SyncFails, Call::SyncDir);
+        let states = synced.iter().chain(unsynced.iter().filter(|_| !may_lose));
+        for ((name, disk, expected), in_a_row) in states.flat_map(|state| rows.clone().map(move |row| (state, row))) {
             for nth in 1.. {
                 let fs = disk.process_crash_image();
-                fs.inject(fault, call, nth);
+                (nth..nth + in_a_row).for_each(|nth| fs.inject(fault, call, nth));
                 let opened = Log::open_with(Arc::new(fs.clone()), Path::new(DIR), small(), OpenHints::default());
-                let place = format!("{name}: {fault:?} at {call:?} {nth}");
+                let place = format!("{name}: {fault:?} at {call:?} {nth}, {in_a_row} in a row");
                 let hit = fs.faults_hit();
                 fs.clear_faults();
                 if let Ok((log, _)) = &opened {
@@ -462,7 +496,7 @@ fn opening_may_fail_at_each_call_and_is_tried_again() {
                 if hit == 0 {
                     break;
                 }
-                if (fault, call) == (Fault::SyncFails, Call::SyncDir) {
+                if may_lose {
                     for (number, image) in fs.images(4, 1).into_iter().enumerate() {
                         let place = format!("{place}, image {number}");
                         reopens(&image, &place, Some(expected), [expected; 2], expected.end, expected.end);

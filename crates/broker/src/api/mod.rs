@@ -16,6 +16,7 @@ pub(crate) mod create_topics;
 pub(crate) mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
+mod elect_leaders;
 pub mod error_code;
 mod fetch;
 mod find_coordinator;
@@ -24,6 +25,7 @@ mod list_offsets;
 mod metadata;
 mod offset_for_leader_epoch;
 mod operations;
+mod partition_reassignments;
 mod produce;
 mod produce_refused;
 
@@ -78,6 +80,9 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::OffsetForLeaderEpoch, 2, 4),
     serve(ApiKey::DescribeConfigs, 1, 4),
     serve(ApiKey::CreatePartitions, 0, 3),
+    serve(ApiKey::ElectLeaders, 0, 2),
+    serve(ApiKey::AlterPartitionReassignments, 0, 1),
+    serve(ApiKey::ListPartitionReassignments, 0, 0),
     serve(ApiKey::DescribeCluster, 0, 2),
 ];
 
@@ -162,6 +167,9 @@ async fn answer(
         ApiKey::FindCoordinator => reply.write(&find_coordinator::handle(&context, decoded!())),
         ApiKey::CreateTopics => reply.write(&create_topics::handle(&context, decoded!()).await?),
         ApiKey::CreatePartitions => reply.write(&create_partitions::handle(&context, decoded!()).await?),
+        ApiKey::ElectLeaders => reply.write(&elect_leaders::handle(&context, decoded!()).await),
+        ApiKey::AlterPartitionReassignments => reply.write(&partition_reassignments::alter(&context, decoded!()).await),
+        ApiKey::ListPartitionReassignments => reply.write(&partition_reassignments::list(&context, decoded!())),
         ApiKey::DeleteTopics => reply.write(&delete_topics::handle(&context, decoded!()).await?),
         ApiKey::InitProducerId => reply.write(&init_producer_id::handle(&context, decoded!()).await?),
         _ => Err(Close::because(format!("{api:?} is not served"))),

@@ -18,6 +18,7 @@ pub(super) fn image() -> MetadataImage {
         rack: rack.map(str::to_owned),
     };
     let partition = |leader: Option<i32>, epoch: i32| PartitionImage {
+        reassignment: Default::default(),
         assignment: [1, 2, 3].map(BrokerId).to_vec(),
         state: Versioned {
             value: PartitionState {

@@ -28,7 +28,11 @@ fn image(id: TopicId, in_sync: &[&[i32]]) -> MetadataImage {
             doubtful: Vec::new(),
             recovering: false,
         };
-        PartitionImage { assignment: vec![BrokerId(1), BrokerId(2)], state: Versioned { value, version: 0 } }
+        PartitionImage {
+            assignment: vec![BrokerId(1), BrokerId(2)],
+            reassignment: Default::default(),
+            state: Versioned { value, version: 0 },
+        }
     };
     let partitions = in_sync.iter().map(partition).collect();
     let mut image = MetadataImage::default();

@@ -82,6 +82,18 @@ pub enum AdminError {
     /// A config that does not exist, or a value it cannot have.
     #[error("{0}")]
     InvalidConfig(String),
+    /// No reassignment to cancel.
+    #[error("No partition reassignment is in progress.")]
+    NoReassignment,
+    /// Somebody leads as was asked for.
+    #[error("Leader election not needed for topic partition.")]
+    ElectionNotNeeded,
+    /// The preferred replica cannot lead now.
+    #[error("The preferred leader was not available.")]
+    PreferredLeaderNotAvailable,
+    /// No replica can.
+    #[error("Eligible topic partition leaders are not available.")]
+    EligibleLeadersNotAvailable,
     /// A request that contradicts itself.
     #[error("{0}")]
     InvalidRequest(String),
@@ -108,6 +120,10 @@ impl AdminError {
             Self::InvalidReplicationFactor(_) => ErrorCode::InvalidReplicationFactor,
             Self::InvalidAssignment(_) => ErrorCode::InvalidReplicaAssignment,
             Self::InvalidConfig(_) => ErrorCode::InvalidConfig,
+            Self::NoReassignment => ErrorCode::NoReassignmentInProgress,
+            Self::ElectionNotNeeded => ErrorCode::ElectionNotNeeded,
+            Self::PreferredLeaderNotAvailable => ErrorCode::PreferredLeaderNotAvailable,
+            Self::EligibleLeadersNotAvailable => ErrorCode::EligibleLeadersNotAvailable,
             Self::InvalidRequest(_) => ErrorCode::InvalidRequest,
             Self::DeletionDisabled => ErrorCode::TopicDeletionDisabled,
             Self::TimedOut => ErrorCode::RequestTimedOut,
@@ -159,7 +175,7 @@ impl ClusterHandle {
             let replication_factor = i16::try_from(factor).unwrap_or(i16::MAX);
             let created = |id| CreatedTopic { id, partitions, replication_factor };
             let mut ops = vec![Op::Set { path: TOPICS.to_owned(), data: Bytes::new(), version: Some(guard) }];
-            ops.extend(topic_ops(&new.name, &TopicNode { id, assignment }, &new.config));
+            ops.extend(topic_ops(&new.name, &TopicNode::new(id, assignment), &new.config));
             check_fits(store, &new.name, partitions, &ops)?;
             if intent == Intent::Validate {
                 return Ok(created(TopicId::ZERO));
@@ -311,7 +327,7 @@ impl ClusterHandle {
         self.wait_for_image(|image| image.topics.values().all(|topic| topic.id != id), timeout_ms).await
     }
 
-    async fn wait_for_image(
+    pub(super) async fn wait_for_image(
         &self,
         seen: impl Fn(&Arc<MetadataImage>) -> bool,
         timeout_ms: u64,

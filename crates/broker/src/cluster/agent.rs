@@ -461,6 +461,11 @@ impl View {
             }
         };
         let mut partitions: Vec<PartitionImage> = topic.assignment.into_iter().map(PartitionImage::new).collect();
+        for (number, change) in topic.reassignments {
+            if let Some(partition) = usize::try_from(number).ok().and_then(|at| partitions.get_mut(at)) {
+                partition.reassignment = change;
+            }
+        }
         let mut created = self.created.get(&name).map(|(_, states)| states.clone()).unwrap_or_default();
         created.resize(partitions.len(), -1);
         let mut missing = Vec::new();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use highwater_replication::{
-    BrokerId, Commit, CommitResult, Controller, Election, PartitionFacts, PartitionState, PublishedEnd,
+    BrokerId, Commit, CommitResult, Completion, Controller, Election, PartitionFacts, PartitionState, PublishedEnd,
 };
 use highwater_storage::{TopicId, TopicPartition};
 use tokio::sync::watch;
@@ -30,6 +30,8 @@ const BACKOFF: Duration = Duration::from_millis(200);
 pub(super) struct Controlling {
     me: BrokerId,
     unclean_default: bool,
+    /// How often leaderships are given back, and of how many in a hundred a broker may lack.
+    rebalance: Option<(Duration, u32)>,
     store: Arc<dyn Coordination>,
     images: watch::Receiver<Arc<MetadataImage>>,
     registration: watch::Receiver<Registration>,
@@ -54,6 +56,10 @@ impl Controlling {
         Self {
             me: shared.config.id,
             unclean_default: shared.config.topic.unclean_leader_election,
+            rebalance: shared.config.leader_rebalance.then(|| {
+                let interval = Duration::from_secs(shared.config.leader_imbalance_check_interval_seconds.max(1));
+                (interval, shared.config.leader_imbalance_percentage_max)
+            }),
             store: shared.store.clone(),
             images: shared.image.subscribe(),
             registration: shared.registration.subscribe(),
@@ -142,6 +148,8 @@ impl Controlling {
         let SessionState::Live(session) = *self.session.borrow_and_update() else { return Ok(()) };
         let mut deposed = self.store.watch(CONTROLLER, Watch::Data);
         let mut sight = Sight::new(term.epoch, self.unclean_default);
+        let (interval, imbalance_max) = self.rebalance.unwrap_or((Duration::MAX, 100));
+        let mut balanced = tokio::time::Instant::now();
         loop {
             sight.show(&self.images.borrow_and_update().clone());
             match self.commit_all(term, &mut sight).await {
@@ -166,8 +174,50 @@ impl Controlling {
                         _ => return Ok(()),
                     }
                 }
+                () = tokio::time::sleep(interval.saturating_sub(balanced.elapsed())), if self.rebalance.is_some() => {
+                    balanced = tokio::time::Instant::now();
+                    sight.controller.balance(imbalance_max);
+                }
                 _ = &mut deposed => return Ok(()),
             }
+        }
+    }
+
+    /// Writes down the reassignments that are done, those of one topic at once: they are one node.
+    async fn complete(&self, term: &Term, sight: &mut Sight) -> Committed {
+        let more = std::iter::from_fn(|| sight.controller.poll_completion());
+        let mut by_topic: BTreeMap<Arc<str>, Vec<Completion>> = BTreeMap::new();
+        for completion in more.take(IN_FLIGHT) {
+            by_topic.entry(completion.topic_partition.topic.clone()).or_default().push(completion);
+        }
+        let (mut deposed, mut unanswered) = (false, false);
+        for (topic, done) in by_topic {
+            let result = match sight.completion_ops(term, &topic, &done) {
+                None => CommitResult::Conflict,
+                Some(ops) => match self.store.commit(ops).await {
+                    Ok(written) => CommitResult::Committed(written.last().map_or(0, |written| written.version)),
+                    Err(error) if error.cause == CommitCause::Unavailable => {
+                        unanswered = true;
+                        CommitResult::Unknown
+                    }
+                    Err(error) => {
+                        deposed |= error.at == 0;
+                        CommitResult::Conflict
+                    }
+                },
+            };
+            for completion in &done {
+                if matches!(result, CommitResult::Committed(_)) {
+                    let (partition, assignment) = (&completion.topic_partition, &completion.assignment);
+                    tracing::info!(%partition, ?assignment, "reassigned");
+                }
+                sight.controller.completed(completion, &result);
+            }
+        }
+        match (deposed, unanswered) {
+            (true, _) => Committed::Deposed,
+            (_, true) => Committed::Unanswered,
+            _ => Committed::All,
         }
     }
 
@@ -178,7 +228,8 @@ impl Controlling {
             let more = std::iter::from_fn(|| sight.controller.poll_commit());
             let wanted: Vec<Commit> = more.take(IN_FLIGHT).collect();
             if wanted.is_empty() {
-                return Committed::All;
+                // What the machine gives out next goes by the next image.
+                return self.complete(term, sight).await;
             }
             // These are on their way before the first is awaited: they share the store's syncs.
             let commits: Vec<_> = wanted.iter().map(|commit| self.store.commit(sight.ops(term, commit))).collect();
@@ -253,16 +304,34 @@ impl Sight {
                 continue;
             }
             let unclean_elections = unclean_allowed(topic, self.unclean_default);
-            for (number, partition) in (0..).zip(&topic.partitions) {
-                let facts = PartitionFacts {
-                    assignment: partition.assignment.clone(),
-                    state: Some(partition.state.clone()).filter(|_| partition.is_set_up()),
-                    unclean_elections,
-                    ends: ends_of(image, topic.id, number),
-                };
+            for number in (0..).take(topic.partitions.len()) {
+                let Some(facts) = facts_of(image, topic, number, unclean_elections) else { continue };
                 self.controller.set_partition(TopicPartition::new(name.clone(), number), facts);
             }
         }
+    }
+
+    /// The topic's node with these assignments, on the states they were decided on. `None` if the topic has left the image.
+    fn completion_ops(&self, term: &Term, name: &str, done: &[Completion]) -> Option<Vec<Op>> {
+        let topic = self.image.topic(name)?;
+        let mut node = znodes::TopicNode::new(topic.id, Vec::new());
+        for (number, partition) in (0..).zip(&topic.partitions) {
+            node.assignment.push(partition.assignment.clone());
+            if partition.reassignment.is_under_way() {
+                node.reassignments.insert(number, partition.reassignment.clone());
+            }
+        }
+        let mut ops = vec![Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: term.version }];
+        ops.extend(znodes::topic_id_path(topic.id).map(|path| Op::Exists { path }));
+        for Completion { topic_partition, state_version, assignment } in done {
+            let number = topic_partition.partition;
+            node.reassignments.remove(&number);
+            *node.assignment.get_mut(usize::try_from(number).ok()?)? = assignment.clone();
+            ops.push(Op::Check { path: znodes::state_path(name, number), version: *state_version });
+        }
+        let data = znodes::encode_topic(&node);
+        ops.push(Op::Set { path: znodes::topic_path(name), data, version: Some(topic.version) });
+        Some(ops)
     }
 
     fn ops(&self, term: &Term, commit: &Commit) -> Vec<Op> {
@@ -293,6 +362,23 @@ fn failed(image: &MetadataImage) -> BTreeMap<TopicPartition, BTreeSet<BrokerId>>
         }
     }
     failed
+}
+
+/// What is known of one partition, as the machine wants it.
+pub(super) fn facts_of(
+    image: &MetadataImage,
+    topic: &TopicImage,
+    number: i32,
+    unclean_elections: bool,
+) -> Option<PartitionFacts> {
+    let partition = topic.partition(number)?;
+    Some(PartitionFacts {
+        assignment: partition.assignment.clone(),
+        state: Some(partition.state.clone()).filter(|_| partition.is_set_up()),
+        unclean_elections,
+        ends: ends_of(image, topic.id, number),
+        reassignment: partition.reassignment.clone(),
+    })
 }
 
 /// The topics of which a replica says something else than before of how far its log goes.
@@ -366,6 +452,7 @@ mod tests {
                 version: 5,
                 config: config.into_iter().collect(),
                 partitions: vec![PartitionImage {
+                    reassignment: Default::default(),
                     assignment: vec![BrokerId(1), BrokerId(2)],
                     state: Versioned { value, version: 3 },
                 }],

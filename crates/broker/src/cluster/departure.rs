@@ -35,6 +35,13 @@ impl ClusterHandle {
         depending(&self.image(), me)
     }
 
+    /// Takes back what [`Self::hand_over`] said: this broker stays after all.
+    #[cfg(test)]
+    pub(crate) async fn stay(&self) {
+        let path = znodes::leaving_path(self.id());
+        self.shared.store.commit(vec![Op::Delete { path, version: None }]).await.unwrap();
+    }
+
     async fn announce_leaving(&self) -> bool {
         let path = znodes::leaving_path(self.id());
         match self.shared.store.commit(vec![Op::CreateEphemeral { path, data: Bytes::new() }]).await {

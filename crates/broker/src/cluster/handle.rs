@@ -37,6 +37,13 @@ pub struct ClusterConfig {
     pub replication_factor_default: i16,
     /// What holds for topics that do not say.
     pub topic: TopicConfig,
+    /// Whether leaderships are given back to preferred replicas (`auto.leader.rebalance.enable`).
+    pub leader_rebalance: bool,
+    /// How often the controller looks whether that is due (`leader.imbalance.check.interval.seconds`).
+    pub leader_imbalance_check_interval_seconds: u64,
+    /// Of how many leaderships in a hundred a broker may lack before it is
+    /// (`leader.imbalance.per.broker.percentage`).
+    pub leader_imbalance_percentage_max: u32,
     /// How long registration waits for an earlier life of this broker to expire
     /// (`initial.broker.registration.timeout.ms`).
     pub registration_timeout_ms: u64,
@@ -52,6 +59,9 @@ impl ClusterConfig {
             partitions_default: 1,
             replication_factor_default: 1,
             topic: TopicConfig::default(),
+            leader_rebalance: true,
+            leader_imbalance_check_interval_seconds: 300,
+            leader_imbalance_percentage_max: 10,
             registration_timeout_ms: 60_000,
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd, Versioned};
+use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd, Reassignment, Versioned};
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 
 /// Brokers, topics and who leads what. Topics that did not change are shared between successive images
@@ -54,7 +54,7 @@ impl PartitionImage {
             doubtful: Vec::new(),
             recovering: false,
         };
-        Self { assignment, state: Versioned { value, version: -1 } }
+        Self { assignment, reassignment: Reassignment::default(), state: Versioned { value, version: -1 } }
     }
 
     /// Whether its state is in the store.
@@ -83,6 +83,8 @@ pub struct TopicImage {
 pub struct PartitionImage {
     /// Its replicas, the preferred leader first.
     pub assignment: Vec<BrokerId>,
+    /// What is to change of them.
+    pub reassignment: Reassignment,
     /// Leader and in-sync replicas. Without a leader, epoch -1 and version -1 while the controller has yet to set it up.
     pub state: Versioned<PartitionState>,
 }
@@ -115,10 +117,15 @@ impl MetadataImage {
         staying
     }
 
-    /// Those of them whose log of this partition has not failed.
+    /// Those of them on whom the leader of one partition counts: their logs of it have not failed, and their replicas are not
+    /// to go by now.
     pub fn staying_with_logs(&self, topic: TopicId, partition: i32) -> BTreeMap<BrokerId, BrokerEpoch> {
         let mut live = self.staying_brokers();
         live.retain(|id, _| !self.offline.contains(&(topic, partition, *id)));
+        if let Some(of) = self.topic_by_id(topic).and_then(|topic| topic.partition(partition)) {
+            let dismissed = of.reassignment.dismissed(&of.state.value, |id| live.contains_key(&id)).to_vec();
+            live.retain(|id, _| !dismissed.contains(id));
+        }
         live
     }
 

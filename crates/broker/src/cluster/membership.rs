@@ -96,7 +96,7 @@ async fn take_over(store: &dyn Coordination, me: BrokerId, found: Vec<FoundParti
             return Err(refuse(format!("topic {other} has the same topic id, {id}")));
         }
         // Partitions between those found lived on other brokers; here they begin empty.
-        let topic = TopicNode { id, assignment: (0..=last).map(|_| vec![me]).collect() };
+        let topic = TopicNode::new(id, (0..=last).map(|_| vec![me]).collect());
         ops.extend(admin::topic_ops(name, &topic, &BTreeMap::new()));
         for (&number, found) in partitions {
             let state = PartitionState {

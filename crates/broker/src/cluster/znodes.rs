@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd};
+use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd, Reassignment};
 use highwater_storage::{LeaderEpoch, Offset, TopicId};
 use serde_json::{Map, Value, json};
 
@@ -168,6 +168,15 @@ pub struct TopicNode {
     pub id: TopicId,
     /// The replicas of each partition, the preferred leader first.
     pub assignment: Vec<Vec<BrokerId>>,
+    /// What is to change of that, by partition; of those of which nothing is to change there is none.
+    pub reassignments: BTreeMap<i32, Reassignment>,
+}
+
+impl TopicNode {
+    /// A topic of which nothing is to change.
+    pub fn new(id: TopicId, assignment: Vec<Vec<BrokerId>>) -> Self {
+        Self { id, assignment, reassignments: BTreeMap::new() }
+    }
 }
 
 /// A topic (version 3).
@@ -178,7 +187,16 @@ pub fn encode_topic(topic: &TopicNode) -> Bytes {
         .enumerate()
         .map(|(partition, replicas)| (partition.to_string(), replicas.iter().map(|id| json!(id.0)).collect()))
         .collect();
-    let mut value = json!({"version": 3, "partitions": partitions, "adding_replicas": {}, "removing_replicas": {}});
+    let changes = |of: fn(&Reassignment) -> &Vec<BrokerId>| -> Map<String, Value> {
+        let some = topic.reassignments.iter().filter(|(_, change)| !of(change).is_empty());
+        some.map(|(number, change)| (number.to_string(), of(change).iter().map(|id| json!(id.0)).collect())).collect()
+    };
+    let mut value = json!({
+        "version": 3,
+        "partitions": partitions,
+        "adding_replicas": changes(|change| &change.adding),
+        "removing_replicas": changes(|change| &change.removing),
+    });
     if let (true, Some(fields)) = (topic.id != TopicId::ZERO, value.as_object_mut()) {
         fields.insert("topic_id".to_owned(), json!(topic.id.to_string()));
     }
@@ -207,7 +225,16 @@ pub fn parse_topic(name: &str, data: &[u8]) -> Result<TopicNode, BadNode> {
     if !contiguous || assignment.is_empty() {
         return Err(bad(&path, "its partitions are not numbered from 0 on"));
     }
-    Ok(TopicNode { id, assignment: assignment.into_values().collect() })
+    let change = |name: &str, number: i32, replicas: &[BrokerId]| {
+        let listed = fields.get(name).and_then(|of| of.get(number.to_string())).and_then(brokers).unwrap_or_default();
+        listed.into_iter().filter(|id| replicas.contains(id)).collect::<Vec<_>>()
+    };
+    let reassignments = assignment.iter().map(|(&number, replicas)| {
+        let adding = change("adding_replicas", number, replicas);
+        (number, Reassignment { adding, removing: change("removing_replicas", number, replicas) })
+    });
+    let reassignments = reassignments.filter(|(_, change)| change.is_under_way()).collect();
+    Ok(TopicNode { id, assignment: assignment.into_values().collect(), reassignments })
 }
 
 /// A partition's state (version 1).
@@ -441,7 +468,7 @@ mod tests {
             encode_state(&state()),
             r#"{"controller_epoch":3,"isr":[2,1],"leader":2,"leader_epoch":7,"version":1}"#
         );
-        let topic = TopicNode { id: TopicId::ZERO, assignment: vec![vec![BrokerId(1), BrokerId(2)]] };
+        let topic = TopicNode::new(TopicId::ZERO, vec![vec![BrokerId(1), BrokerId(2)]]);
         assert_eq!(
             encode_topic(&topic),
             r#"{"adding_replicas":{},"partitions":{"0":[1,2]},"removing_replicas":{},"version":3}"#
@@ -472,11 +499,16 @@ mod tests {
         for state in [state(), recovering, doubtful] {
             assert_eq!(parse_state("t", 0, &encode_state(&state)), Ok(state));
         }
-        let topic = TopicNode {
-            id: TopicId([9; 16]),
-            assignment: (0..12).map(|partition| vec![BrokerId(partition), BrokerId(50)]).collect(),
-        };
+        let assignment = (0..12).map(|partition| vec![BrokerId(partition), BrokerId(50)]).collect();
+        let mut topic = TopicNode::new(TopicId([9; 16]), assignment);
+        let (adding, removing) = (vec![BrokerId(50)], vec![BrokerId(11)]);
+        topic.reassignments.insert(11, Reassignment { adding: adding.clone(), removing });
+        topic.reassignments.insert(3, Reassignment { adding, removing: Vec::new() });
         assert_eq!(parse_topic("t", &encode_topic(&topic)), Ok(topic));
+        // Who is no replica cannot come or go.
+        let foreign = br#"{"partitions":{"0":[1,2]},"adding_replicas":{"0":[2,7]},"removing_replicas":{"5":[1]}}"#;
+        let change = Reassignment { adding: vec![BrokerId(2)], removing: Vec::new() };
+        assert_eq!(parse_topic("t", foreign).unwrap().reassignments, BTreeMap::from([(0, change)]));
         for (host, rack) in [("h", None), ("::1", Some("r1"))] {
             let broker = parse_broker(BrokerId(3), &encode_broker(host, 9092, rack, 5), 77).unwrap();
             let expected = BrokerInfo {

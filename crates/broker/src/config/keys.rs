@@ -181,6 +181,28 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
     broker_key!("auto.create.topics.enable", Boolean, auto_create_topics, "Whether topics are created on first use."),
     broker_key!("delete.topic.enable", Boolean, delete_topics, "Whether topics can be deleted."),
     broker_key!(
+        "auto.leader.rebalance.enable",
+        Boolean,
+        leader_rebalance,
+        "Whether the controller gives leaderships back to preferred replicas."
+    ),
+    broker_key!(
+        "leader.imbalance.check.interval.seconds",
+        Long,
+        leader_imbalance_check_interval_seconds,
+        1,
+        I64,
+        "Seconds between two looks at who lacks leaderships."
+    ),
+    broker_key!(
+        "leader.imbalance.per.broker.percentage",
+        Int,
+        leader_imbalance_percentage_max,
+        0,
+        I32,
+        "Of how many leaderships in a hundred a broker may lack before it gets them back."
+    ),
+    broker_key!(
         "controlled.shutdown.enable",
         Boolean,
         controlled_shutdown,

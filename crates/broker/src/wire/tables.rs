@@ -39,6 +39,9 @@ pub(super) fn request(api: ApiKey) -> Option<&'static Message> {
         ApiKey::OffsetForLeaderEpoch => &Message { fields: OFFSET_FOR_LEADER_EPOCH, flexible_since: 4 },
         ApiKey::DescribeConfigs => &Message { fields: DESCRIBE_CONFIGS, flexible_since: 4 },
         ApiKey::CreatePartitions => &Message { fields: CREATE_PARTITIONS, flexible_since: 2 },
+        ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS, flexible_since: 2 },
+        ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS, flexible_since: 0 },
+        ApiKey::ListPartitionReassignments => &Message { fields: LIST_REASSIGNMENTS, flexible_since: 0 },
         ApiKey::DescribeCluster => &Message { fields: DESCRIBE_CLUSTER, flexible_since: 0 },
         _ => return None,
     })
@@ -59,6 +62,9 @@ pub(super) fn response(api: ApiKey) -> Option<&'static Message> {
         ApiKey::OffsetForLeaderEpoch => &Message { fields: OFFSET_FOR_LEADER_EPOCH_RESPONSE, flexible_since: 4 },
         ApiKey::DescribeConfigs => &Message { fields: DESCRIBE_CONFIGS_RESPONSE, flexible_since: 4 },
         ApiKey::CreatePartitions => &Message { fields: CREATE_PARTITIONS_RESPONSE, flexible_since: 2 },
+        ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS_RESPONSE, flexible_since: 2 },
+        ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS_RESPONSE, flexible_since: 0 },
+        ApiKey::ListPartitionReassignments => &Message { fields: LIST_REASSIGNMENTS_RESPONSE, flexible_since: 0 },
         ApiKey::DescribeCluster => &Message { fields: DESCRIBE_CLUSTER_RESPONSE, flexible_since: 0 },
         _ => return None,
     })
@@ -286,6 +292,30 @@ const DESCRIBE_CONFIGS_RESPONSE: &[Field] = &[
 const CREATE_PARTITIONS: &[Field] = &[structs(&[STRING, I32, structs(&[I32S]).nullable(0)]), I32, BOOL];
 
 const CREATE_PARTITIONS_RESPONSE: &[Field] = &[I32, structs(&[STRING, I16, STRING.nullable(0)])];
+
+const ELECT_LEADERS: &[Field] = &[I8.since(1), structs(&[STRING, I32S]).nullable(0), I32];
+
+const ELECT_LEADERS_RESPONSE: &[Field] =
+    &[I32, I16.since(1), structs(&[STRING, structs(&[I32, I16, STRING.nullable(0)])])];
+
+const ALTER_REASSIGNMENTS: &[Field] = &[
+    I32,           // timeout
+    BOOL.since(1), // may the factor change
+    structs(&[STRING, structs(&[I32, I32S.nullable(0)])]),
+];
+
+const ALTER_REASSIGNMENTS_RESPONSE: &[Field] = &[
+    I32, // throttle
+    BOOL.since(1),
+    I16,                // error
+    STRING.nullable(0), // message
+    structs(&[STRING, structs(&[I32, I16, STRING.nullable(0)])]),
+];
+
+const LIST_REASSIGNMENTS: &[Field] = &[I32, structs(&[STRING, I32S]).nullable(0)];
+
+const LIST_REASSIGNMENTS_RESPONSE: &[Field] =
+    &[I32, I16, STRING.nullable(0), structs(&[STRING, structs(&[I32, I32S, I32S, I32S])])];
 
 const DESCRIBE_CLUSTER: &[Field] = &[BOOL, I8.since(1), BOOL.since(2)];
 

@@ -107,6 +107,12 @@ pub(crate) fn samples() -> Vec<Sample> {
     add!(DescribeConfigs, false, DescribeConfigsResponse, describe_configs_answer);
     add!(CreatePartitions, true, CreatePartitionsRequest, create_partitions);
     add!(CreatePartitions, false, CreatePartitionsResponse, create_partitions_answer);
+    add!(ElectLeaders, true, ElectLeadersRequest, elect_leaders);
+    add!(ElectLeaders, false, ElectLeadersResponse, elect_leaders_answer);
+    add!(AlterPartitionReassignments, true, AlterPartitionReassignmentsRequest, alter_reassignments);
+    add!(AlterPartitionReassignments, false, AlterPartitionReassignmentsResponse, alter_reassignments_answer);
+    add!(ListPartitionReassignments, true, ListPartitionReassignmentsRequest, list_reassignments);
+    add!(ListPartitionReassignments, false, ListPartitionReassignmentsResponse, list_reassignments_answer);
     add!(DescribeCluster, true, DescribeClusterRequest, describe_cluster);
     add!(DescribeCluster, false, DescribeClusterResponse, describe_cluster_answer);
     samples
@@ -454,6 +460,70 @@ fn create_partitions_answer(_: i16, null: bool) -> CreatePartitionsResponse {
     let one =
         CreatePartitionsTopicResult::default().with_name(topic("books")).with_error_message((!null).then(|| text("m")));
     CreatePartitionsResponse::default().with_results(vec![one.clone(), one])
+}
+
+fn elect_leaders(version: i16, null: bool) -> ElectLeadersRequest {
+    use elect_leaders_request::*;
+    let one = TopicPartitions::default().with_topic(topic("books")).with_partitions(vec![1, 2]);
+    let mut request = ElectLeadersRequest::default().with_topic_partitions((!null).then(|| vec![one.clone(), one]));
+    if version >= 1 {
+        request.election_type = 1;
+    }
+    request
+}
+
+fn elect_leaders_answer(_: i16, null: bool) -> ElectLeadersResponse {
+    use elect_leaders_response::*;
+    let one = PartitionResult::default().with_error_message((!null).then(|| text("m")));
+    let of_topic = ReplicaElectionResult::default().with_topic(topic("books"));
+    let of_topic = of_topic.with_partition_result(vec![one.clone(), one]);
+    ElectLeadersResponse::default().with_replica_election_results(vec![of_topic.clone(), of_topic])
+}
+
+fn alter_reassignments(version: i16, null: bool) -> AlterPartitionReassignmentsRequest {
+    use alter_partition_reassignments_request::*;
+    let one = ReassignablePartition::default().with_replicas((!null).then(|| vec![BrokerId(1), BrokerId(2)]));
+    let of_topic = ReassignableTopic::default().with_name(topic("books")).with_partitions(vec![one.clone(), one]);
+    let mut request = AlterPartitionReassignmentsRequest::default()
+        .with_topics(vec![of_topic.clone(), of_topic])
+        .with_unknown_tagged_fields(unknown(true));
+    if version >= 1 {
+        request.allow_replication_factor_change = false;
+    }
+    request
+}
+
+fn alter_reassignments_answer(version: i16, null: bool) -> AlterPartitionReassignmentsResponse {
+    use alter_partition_reassignments_response::*;
+    let one = ReassignablePartitionResponse::default().with_error_message((!null).then(|| text("m")));
+    let of_topic = ReassignableTopicResponse::default().with_name(topic("books"));
+    let of_topic = of_topic.with_partitions(vec![one.clone(), one]);
+    let mut response = AlterPartitionReassignmentsResponse::default()
+        .with_error_message((!null).then(|| text("m")))
+        .with_responses(vec![of_topic.clone(), of_topic]);
+    if version >= 1 {
+        response.allow_replication_factor_change = false;
+    }
+    response
+}
+
+fn list_reassignments(_: i16, null: bool) -> ListPartitionReassignmentsRequest {
+    use list_partition_reassignments_request::*;
+    let one = ListPartitionReassignmentsTopics::default().with_name(topic("books")).with_partition_indexes(vec![1, 2]);
+    ListPartitionReassignmentsRequest::default().with_topics((!null).then(|| vec![one.clone(), one]))
+}
+
+fn list_reassignments_answer(_: i16, null: bool) -> ListPartitionReassignmentsResponse {
+    use list_partition_reassignments_response::*;
+    let one = OngoingPartitionReassignment::default()
+        .with_replicas(vec![BrokerId(1), BrokerId(2)])
+        .with_adding_replicas(vec![BrokerId(1)])
+        .with_removing_replicas(vec![BrokerId(2)]);
+    let of_topic = OngoingTopicReassignment::default().with_name(topic("books"));
+    let of_topic = of_topic.with_partitions(vec![one.clone(), one]);
+    ListPartitionReassignmentsResponse::default()
+        .with_error_message((!null).then(|| text("m")))
+        .with_topics(vec![of_topic.clone(), of_topic])
 }
 
 fn describe_cluster(version: i16, _: bool) -> DescribeClusterRequest {

@@ -5,11 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use highwater_broker::Cluster;
+use highwater_broker::client::Connection;
 use highwater_broker::cluster::MetadataImage;
-use highwater_replication::PartitionState;
+use highwater_replication::{BrokerId, PartitionState};
+use kafka_protocol::messages::alter_partition_reassignments_request::{ReassignablePartition, ReassignableTopic};
+use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
+use kafka_protocol::messages::{AlterPartitionReassignmentsRequest, ElectLeadersRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
 use tokio::task::JoinHandle;
 
-use crate::support::{Client, TOPIC, batch, create_topic, producer_id, start, until};
+use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, producer_id, start, until};
 
 /// A producer that never rests.
 struct Producing {
@@ -98,5 +103,61 @@ async fn a_leader_that_stops_hands_over_first() {
         cluster.restart(old).await.expect("it starts again");
     }
     all_in_sync(&cluster, 3).await;
+    cluster.shutdown().await.expect("a clean stop");
+}
+
+/// A partition moves to two other brokers under load, its leader too, and loses nothing; then the preferred of them leads
+/// again after a stop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_moves_and_its_preferred_replica_leads() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = start(4, dir.path()).await;
+    create_topic(&cluster, 1, 2, &[("min.insync.replicas", "2")]).await;
+    all_in_sync(&cluster, 2).await;
+    let image = cluster.running().next().expect("one runs").image();
+    let from = image.topic(TOPIC).expect("the topic").partitions[0].assignment.clone();
+    let to: Vec<BrokerId> = cluster.ids().into_iter().filter(|id| !from.contains(id)).collect();
+
+    let producing = Producing::start(&cluster).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let connection = Connection::connect(&cluster.bootstrap()[0], "test", TIMEOUT).await.expect("connects");
+    let name = || TopicName(StrBytes::from_static_str(TOPIC));
+    let replicas = to.iter().map(|id| kafka_protocol::messages::BrokerId(id.0)).collect();
+    let partition = ReassignablePartition::default().with_replicas(Some(replicas));
+    let topic = ReassignableTopic::default().with_name(name()).with_partitions(vec![partition]);
+    let request = AlterPartitionReassignmentsRequest::default().with_topics(vec![topic]);
+    let answer = connection.send(&request).await.expect("an answer");
+    assert_eq!(answer.responses[0].partitions[0].error_code, 0);
+    let assignment = async || {
+        let image = cluster.running().next()?.image();
+        let partition = &image.topic(TOPIC)?.partitions[0];
+        (partition.assignment == to && !partition.reassignment.is_under_way()).then(|| partition.clone())
+    };
+    let moved = until("the move", assignment).await;
+    assert!(moved.state.value.leader.is_some_and(|leader| to.contains(&leader)), "{moved:?}");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let produced = producing.stop().await;
+    println!("moved: {produced:?}");
+    let records = Client::of(&cluster).read_all().await;
+    assert_eq!(records.len(), usize::try_from(produced.batches * 2).expect("small"));
+    until("the old replicas going", async || {
+        let holds = |id: &BrokerId| cluster.data_dir(*id).join(format!("{TOPIC}-0")).exists();
+        (!from.iter().any(holds) && to.iter().all(holds)).then_some(())
+    })
+    .await;
+
+    cluster.stop(to[0]).await.expect("a clean stop");
+    cluster.restart(to[0]).await.expect("it starts again");
+    assert_eq!(all_in_sync(&cluster, 2).await.leader, Some(to[1]));
+    let connection = Connection::connect(&cluster.bootstrap()[0], "test", TIMEOUT).await.expect("connects");
+    let asked = TopicPartitions::default().with_topic(name()).with_partitions(vec![0]);
+    let request = ElectLeadersRequest::default().with_topic_partitions(Some(vec![asked])).with_timeout_ms(10_000);
+    let answer = connection.send(&request).await.expect("an answer");
+    assert_eq!(answer.replica_election_results[0].partition_result[0].error_code, 0);
+    until("the preferred replica leading", async || {
+        let state = state(&cluster.running().next()?.image())?;
+        (state.leader == Some(to[0])).then_some(())
+    })
+    .await;
     cluster.shutdown().await.expect("a clean stop");
 }

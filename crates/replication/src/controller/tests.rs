@@ -13,6 +13,7 @@ fn facts(version: i64, state: PartitionState) -> PartitionFacts {
         state: Some(Versioned { value: state, version }),
         unclean_elections: false,
         ends: BTreeMap::new(),
+        reassignment: Reassignment::default(),
     }
 }
 
@@ -344,7 +345,9 @@ fn an_unclean_election_prefers_the_doubtful_member_with_most() {
     {
         let (assignment, isr) = (ids(&[4, 1, 2, 3]), if leader == 4 { &[1, 2][..] } else { &[1, 2, 3] });
         let before = Versioned { value: PartitionState { isr: ids(isr), ..before.clone() }, version: 8 };
-        let facts = PartitionFacts { assignment, state: Some(before), ends: ends(published), unclean_elections: true };
+        let ends = ends(published);
+        let reassignment = Reassignment::default();
+        let facts = PartitionFacts { assignment, state: Some(before), ends, unclean_elections: true, reassignment };
         let commit = controller(live, facts).1.unwrap();
         assert_eq!(commit.why, Election::Unclean { abandoned: ids(&abandoned) });
         let expected = PartitionState { controller_epoch: 7, recovering: true, ..state(leader, 7, &[leader]) };
@@ -387,4 +390,122 @@ fn doubtful_returns_table() {
     for (name, before, after) in table {
         assert_eq!(return_doubtful(BrokerId(1), before), *after, "{name}");
     }
+}
+
+/// A partition that moves from 1, 2 to 3, 2, step by step as its leaders write the ISR, under a controller that knows nothing
+/// of the steps before: elections by it, and the end.
+#[test]
+fn a_reassignment_is_seen_through_by_whoever_is_controller() {
+    let reassignment = Reassignment { adding: ids(&[3]), removing: ids(&[1]) };
+    let moving = |version, state| PartitionFacts {
+        assignment: ids(&[3, 2, 1]),
+        reassignment: reassignment.clone(),
+        ..facts(version, state)
+    };
+    let (_, commit) = controller(&[1, 2, 3], moving(8, state(1, 4, &[1, 2])));
+    assert_eq!(commit, None, "who comes is not in sync yet");
+    let (_, commit) = controller(&[1, 2, 3], moving(9, state(1, 4, &[1, 2, 3])));
+    let commit = commit.expect("who goes leads no more");
+    assert_eq!(
+        (commit.state.leader, commit.why, &commit.state.isr),
+        (Some(BrokerId(3)), Election::Moved, &ids(&[1, 2, 3]))
+    );
+    let (mut machine, commit) = controller(&[1, 2, 3], moving(10, state(3, 5, &[1, 2, 3])));
+    assert_eq!((commit, machine.poll_completion()), (None, None), "in the ISR still");
+
+    machine.set_partition(partition(), moving(11, state(3, 5, &[3, 2])));
+    let done = machine.poll_completion().expect("done");
+    assert_eq!((done.state_version, &done.assignment), (11, &ids(&[3, 2])));
+    assert_eq!(machine.poll_completion(), None, "once");
+    machine.completed(&done, &CommitResult::Unknown);
+    machine.retry();
+    assert_eq!(machine.poll_completion().as_ref(), Some(&done));
+    machine.completed(&done, &CommitResult::Conflict);
+    machine.set_partition(partition(), moving(12, state(3, 5, &[3])));
+    let done = machine.poll_completion().expect("anew, for the state as it is now");
+    assert_eq!(done.state_version, 12);
+    machine.completed(&done, &CommitResult::Committed(1));
+    machine.set_brokers(&live(&[1, 2, 3]));
+    assert_eq!((machine.poll_commit(), machine.poll_completion()), (None, None));
+}
+
+/// Somebody who goes leads as long as nobody else can, and leads again if those that remain die.
+#[test]
+fn a_replica_that_goes_leads_rather_than_nobody() {
+    let moving = |state| PartitionFacts {
+        assignment: ids(&[3, 1]),
+        reassignment: Reassignment { adding: ids(&[3]), removing: ids(&[1]) },
+        unclean_elections: true,
+        ..facts(8, state)
+    };
+    let (_, commit) = controller(&[1], moving(state(1, 4, &[1, 3])));
+    assert_eq!(commit, None);
+    let (mut machine, commit) = controller(&[1], moving(state(3, 4, &[1, 3])));
+    let commit = commit.expect("an election");
+    assert_eq!((commit.state.leader, commit.why), (Some(BrokerId(1)), Election::Elected));
+    machine.set_brokers(&live(&[1, 3]));
+}
+
+/// Facts 8.13: leader, ISR and who is asked to lead; who leads by it.
+#[test]
+fn elections_on_request_table() {
+    use ElectionKind::{Preferred, Unclean};
+    use NotElected::{NoneEligible, NotNeeded, PreferredNotAvailable};
+    type Row<'a> = (&'a str, ElectionKind, PartitionState, &'a [i32], Result<PartitionState, NotElected>);
+    let recovering = |state| PartitionState { recovering: true, ..state };
+    let table: &[Row<'_>] = &[
+        ("back to the first", Preferred, state(2, 4, &[1, 2]), &[1, 2], Ok(state(1, 5, &[1, 2]))),
+        ("it leads", Preferred, state(1, 4, &[1, 2]), &[1, 2], Err(NotNeeded)),
+        ("it is not in sync", Preferred, state(2, 4, &[2]), &[1, 2], Err(PreferredNotAvailable)),
+        ("it is doubtful", Preferred, doubtful(state(2, 4, &[1, 2]), &[1]), &[1, 2], Err(PreferredNotAvailable)),
+        ("it is dead", Preferred, state(2, 4, &[1, 2]), &[2], Err(PreferredNotAvailable)),
+        ("somebody leads", Unclean, state(2, 4, &[2]), &[1, 2], Err(NotNeeded)),
+        ("nobody leads", Unclean, state(-1, 4, &[1]), &[2, 3], Ok(recovering(state(2, 5, &[2])))),
+        ("a member lives", Unclean, state(-1, 4, &[1, 3]), &[2, 3], Ok(state(3, 5, &[1, 3]))),
+        ("nobody lives", Unclean, state(-1, 4, &[1]), &[], Err(NoneEligible)),
+        ("a member is about to say", Unclean, doubtful(state(-1, 6, &[1]), &[1]), &[1, 2], Err(NoneEligible)),
+    ];
+    for (name, kind, state, brokers, expected) in table {
+        let (live, leaving) = (live(brokers), BTreeSet::new());
+        let brokers = Brokers { live: &live, leaving: &leaving, failed: None };
+        let elected = elect_on_request(&facts(8, state.clone()), brokers, *kind, 7).map(|(state, _)| state);
+        let expected = expected.clone().map(|state| PartitionState { controller_epoch: 7, ..state });
+        assert_eq!(elected, expected, "{name}");
+    }
+}
+
+#[test]
+fn leaderships_go_back_where_too_many_are_with_others() {
+    let led_by = |leaders: &[i32]| {
+        let mut machine = Controller::new(7);
+        machine.set_brokers(&live(&[1, 2, 3]));
+        for (number, leader) in (0..).zip(leaders) {
+            let of = TopicPartition::new("t", number);
+            machine.set_partition(of, facts(8, state(*leader, 4, &[1, 2, 3])));
+        }
+        machine
+    };
+    let back = |machine: &mut Controller, percentage| {
+        machine.balance(percentage);
+        let commits = std::iter::from_fn(|| machine.poll_commit());
+        let number = |commit: Commit| {
+            assert_eq!((commit.state.leader, commit.why), (Some(BrokerId(1)), Election::Preferred));
+            commit.topic_partition.partition
+        };
+        commits.map(number).collect::<Vec<_>>()
+    };
+    assert_eq!(back(&mut led_by(&[1, 1, 1, 1, 2]), 20), [], "20 percent are not more than 20");
+    assert_eq!(back(&mut led_by(&[1, 1, 1, 2, 2]), 20), [3, 4]);
+    let mut machine = led_by(&[2, 1]);
+    assert_eq!(back(&mut machine, 10), [0]);
+    assert_eq!(back(&mut machine, 10), [], "that is under way");
+    // A partition that moves is left alone, and one whose preferred replica is not there.
+    let mut machine = led_by(&[2, 2]);
+    let reassignment = Reassignment { adding: Vec::new(), removing: ids(&[3]) };
+    let state = state(2, 4, &[1, 2, 3]);
+    machine.set_partition(TopicPartition::new("t", 1), PartitionFacts { reassignment, ..facts(8, state) });
+    assert_eq!(back(&mut machine, 10), [0]);
+    let mut machine = led_by(&[2]);
+    machine.set_leaving(BTreeSet::from([BrokerId(1)]));
+    assert_eq!(back(&mut machine, 10), []);
 }

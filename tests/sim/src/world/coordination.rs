@@ -151,6 +151,7 @@ impl World {
             state: self.store.state.clone(),
             unclean_elections: self.plan.promise == Promise::Nothing,
             ends,
+            reassignment: Default::default(),
         };
         self.controller.set_partition(topic_partition(), facts);
         if self.control.one_in(4) {

@@ -76,8 +76,7 @@ async fn partitions_that_make_no_topic_are_refused_and_nothing_is_taken_over() {
 
 async fn write_topic(store: &dyn Coordination, states: &[(i32, &[i32])]) -> MetadataImage {
     let assignment = vec![[1, 2, 3].map(BrokerId).to_vec(); states.len()];
-    let mut ops =
-        admin::topic_ops("t", &TopicNode { id: TopicId([1; 16]), assignment: assignment.clone() }, &BTreeMap::new());
+    let mut ops = admin::topic_ops("t", &TopicNode::new(TopicId([1; 16]), assignment.clone()), &BTreeMap::new());
     let mut image = MetadataImage::default();
     let mut partitions = Vec::new();
     for ((number, (leader, isr)), assignment) in (0..).zip(states).zip(assignment) {
@@ -90,7 +89,11 @@ async fn write_topic(store: &dyn Coordination, states: &[(i32, &[i32])]) -> Meta
             recovering: false,
         };
         ops.push(Op::Create { path: znodes::state_path("t", number), data: znodes::encode_state(&state) });
-        partitions.push(crate::cluster::PartitionImage { assignment, state: Versioned { value: state, version: 0 } });
+        partitions.push(crate::cluster::PartitionImage {
+            assignment,
+            reassignment: Default::default(),
+            state: Versioned { value: state, version: 0 },
+        });
     }
     store.commit(ops).await.unwrap();
     let (id, config) = (TopicId([1; 16]), BTreeMap::new());

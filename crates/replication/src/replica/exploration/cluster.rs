@@ -384,6 +384,7 @@ impl Cluster {
             state: Some(Versioned::clone(&self.state)),
             unclean_elections: false,
             ends: BTreeMap::clone(&self.ends),
+            reassignment: Default::default(),
         };
         controller.set_partition(TopicPartition::new("books", 0), facts);
         let Commit { state, .. } = controller.poll_commit()?;
