@@ -5,10 +5,12 @@ mod support;
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use highwater_storage::fs::{Call, Fault as DiskFault, Fs, OpenMode, SimFs};
 use highwater_storage::inspect::{Fault, FaultKind, Severity, VerifyEvent, verify_partition};
 use highwater_storage::io::FileExt;
+use highwater_storage::repair::{RepairLock, RepairPlan};
 use highwater_storage::*;
 use support::*;
 
@@ -424,7 +426,7 @@ fn a_failed_sync_in_a_directory_without_a_state_file_is_seen_by_the_next_opening
             assert_eq!((&report.cut, &report.missing, report.rewritten), (&None, &vec![], false));
             (contents(&log.reader()), report)
         };
-        let open_hinted_by = |hints| Log::open_with(std::sync::Arc::new(fs.clone()), Path::new(DIR), small(), hints);
+        let open_hinted_by = |hints| Log::open_with(Arc::new(fs.clone()), Path::new(DIR), small(), hints);
         fs.inject_on(DiskFault::SyncFails, Call::SyncData, ".log", 1);
         assert!(open_hinted_by(OpenHints::default()).is_err());
         assert_eq!(faults_of_state(&fs), []);
@@ -436,9 +438,7 @@ fn a_failed_sync_in_a_directory_without_a_state_file_is_seen_by_the_next_opening
             "{refused:?}"
         );
         assert_eq!(
-            contents(
-                &Log::open_read_only_with(std::sync::Arc::new(fs.clone()), Path::new(DIR), small(), hints).unwrap().0
-            ),
+            contents(&Log::open_read_only_with(Arc::new(fs.clone()), Path::new(DIR), small(), hints).unwrap().0),
             expected
         );
         fs.set_capacity(1 << 30);
@@ -452,5 +452,36 @@ fn a_failed_sync_in_a_directory_without_a_state_file_is_seen_by_the_next_opening
             assert_eq!((report.rewritten, report.cut), (false, None));
             assert_eq!(contents(&log.reader()), expected, "once opened it is on the disk");
         }
+    }
+}
+
+/// What a repair syncs may be what the system has given up on: the next opening writes it anew all the same.
+#[test]
+fn a_repair_does_not_make_a_failed_sync_forgotten() {
+    for is_ours in [true, false] {
+        let fs = disk(1);
+        if is_ours {
+            let mut log = filled(&fs, &small(), 20);
+            log.flush().unwrap();
+            for number in 20..40 {
+                append(&mut log, &numbered(number, 90));
+            }
+            fs.inject_on(DiskFault::SyncFails, Call::SyncData, ".log", 1);
+            assert!(log.flush().is_err());
+        } else {
+            kafkas(&fs);
+            fs.inject_on(DiskFault::SyncFails, Call::SyncData, ".log", 1);
+            let opened = Log::open_with(Arc::new(fs.clone()), Path::new(DIR), small(), OpenHints::default());
+            assert!(opened.is_err());
+        }
+        fs.corrupt(&path(&logs(&fs)[0]), |bytes| bytes[70] ^= 1).unwrap();
+        let lock = RepairLock::take(&fs, Path::new(DIR)).unwrap();
+        let plan = RepairPlan::of(&fs, Path::new(DIR), &mut |_| {}).unwrap();
+        assert!(!plan.is_empty(), "ours: {is_ours}");
+        plan.apply(&(Arc::new(fs.clone()) as Arc<dyn Fs>), &mut |_| {}).unwrap();
+        drop(lock);
+        let (log, report) = open(&fs, &small());
+        assert!(report.rewritten && !report.clean, "ours: {is_ours}, {report:?}");
+        assert_eq!((log.end(), report.cut), (Offset(40), None), "ours: {is_ours}");
     }
 }
