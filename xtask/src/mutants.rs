@@ -65,11 +65,16 @@ struct NamedTest {
 /// tests must find, those that name a test, and those that name seeds too.
 const DRAWN: [usize; 3] = [3, 2, 2];
 
+/// A number from the hash of the committed tree: another one with each commit, and the same for all who have it.
+pub(crate) fn tree_seed(workspace: &Workspace) -> anyhow::Result<u32> {
+    let tree = Run::new(workspace, "git").words("rev-parse HEAD^{tree}").output()?;
+    let seed = tree.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    seed.with_context(|| format!("git names no tree: {tree}"))
+}
+
 /// Plants the drawn mutants.
 pub(crate) fn run_drawn(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let tree = Run::new(workspace, "git").words("rev-parse HEAD^{tree}").output()?;
-    let seed = tree.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok());
-    let seed = seed.with_context(|| format!("git names no tree: {tree}"))?;
+    let seed = tree_seed(workspace)? as usize;
     let mut kinds = [Vec::new(), Vec::new(), Vec::new()];
     for (name, mutant) in all(&workspace.root)? {
         let [fuzz, named, seeded] = &mut kinds;

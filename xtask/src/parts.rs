@@ -46,7 +46,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(
         "sim",
         120,
-        "tests/history: its checks; crates/replication: scripted stories; tests/sim: seeded clusters",
+        "tests/history: its checks; crates/replication: scripted stories; tests/sim: fixed seeds, and fresh ones",
         simulation,
     ),
     part(
@@ -130,7 +130,7 @@ fn replication(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
 fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     let history = Run::cargo(workspace).words("test --locked --release --package highwater-history --test *");
     history.run(tally, deadline, Counts::Lines);
-    // Release: ten thousand seeds are a question of seconds there and of minutes without optimisation.
+    // Release: thousands of seeds are a question of seconds there and of minutes without optimisation.
     for package in ["highwater-replication", "highwater-sim"] {
         Run::cargo(workspace).words("test --locked --release --test * --package").word(package).run(
             tally,
@@ -138,6 +138,11 @@ fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> an
             Counts::Lines,
         );
     }
+    // Seeds that nobody has run yet, others with each commit.
+    Run::cargo(workspace)
+        .words("run --quiet --locked --release --package highwater-sim -- --minutes 1 --from")
+        .word(mutants::tree_seed(workspace)?.to_string())
+        .run(tally, deadline, Counts::Itself);
     Ok(())
 }
 
