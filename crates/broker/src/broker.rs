@@ -12,6 +12,7 @@ use crate::cluster::{
     JoinError, LastStop, MetadataImage, Registration, StoreError, ZooKeeperStore,
 };
 use crate::config::BrokerConfig;
+use crate::history::HistoryCounts;
 use crate::hosted::Hosted;
 use crate::net::server::{Listener, Server, ServerLimits};
 use crate::partitions::{Checkpoint, Opened, Partitions, ShutdownError, TopicName};
@@ -275,6 +276,11 @@ impl Broker {
     /// What was cut from one of its logs since it started, the latest at the end.
     pub fn cuts(&self, of: &TopicPartition) -> Vec<Cut> {
         self.shared.partitions.get(of).map_or_else(Vec::new, |hosted| hosted.cuts())
+    }
+
+    /// How many of its logs were cut and how many elections may have lost records, since it started.
+    pub fn history_counts(&self) -> HistoryCounts {
+        self.shared.services.histories.counts()
     }
 
     /// All partitions it holds.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
 use highwater_replication::{
-    Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, Effect, FenceReason, FetchFailure, FetchGrant, FetchPlan,
-    IsrDecision, Partition, PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd, ReplicaConfig,
-    Status, Versioned, WaitToken,
+    Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, CutReason, Effect, FenceReason, FetchFailure, FetchGrant,
+    FetchPlan, IsrDecision, Partition, PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd,
+    ReplicaConfig, Status, Versioned, WaitToken,
 };
 use highwater_storage::{
     CheckedBatch, Damaged, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset, ProduceRules,
@@ -19,6 +19,7 @@ use crate::damage::{self, Told};
 use crate::deadlines::{Entry, Wake};
 use crate::fetches::{Alarm, Answer, Chunk, Granted, Question, ReadFailure, Source, Watching};
 use crate::gather::Slot;
+use crate::history::HistoryEntry;
 use crate::owner::{Outlet, Owned, Owner, Refused};
 use crate::services::Services;
 
@@ -527,6 +528,7 @@ impl Outlet<Deed> for PartitionOutlet {
                     partition = %self.topic_partition, why = ?cut.why, from = %cut.from.0, to = %cut.to.0,
                     records = cut.records, "cut the log"
                 );
+                self.note(&cut);
                 self.services.checkpoints_wanted.notify_one();
             }
             Deed::PublishEnd(end) => {
@@ -549,6 +551,30 @@ impl Outlet<Deed> for PartitionOutlet {
 }
 
 impl PartitionOutlet {
+    /// Writes a cut down, or that this replica leads without having been in sync.
+    fn note(&self, cut: &Cut) {
+        let image = self.services.cluster().map(|cluster| cluster.image());
+        let state = image.as_ref().and_then(|image| image.partition(&self.topic_partition)).map(|of| &of.state.value);
+        let state = state.filter(|state| state.leader_epoch == cut.leader_epoch);
+        let is_election = cut.why == CutReason::UncleanElection;
+        if is_election {
+            self.services.histories.count_unclean();
+        } else {
+            self.services.histories.count_cut(cut.records);
+        }
+        let entry = HistoryEntry {
+            when: cut.when,
+            leader: state.and_then(|state| state.leader),
+            leader_epoch: cut.leader_epoch,
+            why: cut.why.to_string(),
+            from: cut.from,
+            to: cut.to,
+            high_watermark: cut.high_watermark,
+            records: (!is_election).then_some(cut.records),
+        };
+        self.services.note_history(&self.topic_partition, &entry);
+    }
+
     fn propose(
         &self,
         proposal: u64,

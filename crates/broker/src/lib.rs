@@ -41,6 +41,7 @@ mod fetcher;
 mod fetches;
 mod follower_session;
 mod gather;
+mod history;
 mod hosted;
 mod net;
 mod owner;
@@ -54,4 +55,5 @@ mod wire;
 
 pub use broker::{Broker, Ready, StartError};
 pub use cluster_of::{Cluster, ClusterOptions, Configure};
+pub use history::HistoryCounts;
 pub use partitions::ShutdownError;

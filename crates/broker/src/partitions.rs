@@ -11,12 +11,15 @@ use highwater_storage::data_dir::{DataDir, DataDirError, FoundPartition, Partiti
 use highwater_storage::fs::Fs;
 use highwater_storage::io::IoError;
 use highwater_storage::lock::{LOCK_FILE, LockError};
-use highwater_storage::{Log, LogOptions, Offset, OpenError, OpenHints, RecoveryReport, TopicId, TopicPartition};
+use highwater_storage::{
+    LeaderEpoch, Log, LogOptions, Offset, OpenError, OpenHints, RecoveryReport, TopicId, TopicPartition,
+};
 
 use crate::api::ErrorCode;
-use crate::cluster::{MetadataImage, Registration, TopicImage};
+use crate::cluster::{MetadataImage, PartitionImage, Registration, TopicImage};
 use crate::config::TopicConfig;
 use crate::damage;
+use crate::history::HistoryEntry;
 use crate::hosted::{Command, Hosted, Marks};
 use crate::services::Services;
 use crate::topic_options;
@@ -81,6 +84,7 @@ impl Partitions {
     /// No partitions yet.
     pub(crate) fn new(services: Arc<Services>, fs: Arc<dyn Fs>, data: DataDir) -> Self {
         let shared_options = topic_options::shared(&services.config);
+        services.histories.open(Arc::clone(&fs));
         Self {
             services,
             fs,
@@ -329,12 +333,58 @@ impl Partitions {
             {
                 hosted.submit(Command::LiveBrokers(live_for(image, &known.live, topic.id, number)));
             }
+            if let Some(before) = before {
+                self.note_recovery(image, topic, number, before, &hosted);
+            }
             // A state that the controller has not written yet has version -1.
             if partition.state.version >= 0 {
                 let (state, assignment) = (partition.state.clone(), partition.assignment.clone());
                 hosted.submit(Command::State { state, assignment });
             }
         }
+    }
+
+    /// Writes down that this replica leads because it kept most, after all in-sync ones had stopped uncleanly: what none of
+    /// them kept is lost, and nobody can say how much that is.
+    fn note_recovery(
+        &self,
+        image: &MetadataImage,
+        topic: &TopicImage,
+        number: i32,
+        before: &PartitionImage,
+        hosted: &Hosted,
+    ) {
+        let (me, was) = (self.me(), &before.state.value);
+        let Some(now) = topic.partition(number).map(|partition| &partition.state.value) else { return };
+        let nobody_led = was.leader.is_none() && was.doubtful.contains(&me) && was.isr.len() > 1;
+        let leads_alone = now.leader == Some(me) && now.isr == [me] && !now.recovering;
+        if !nobody_led || !leads_alone || now.leader_epoch <= was.leader_epoch {
+            return;
+        }
+        let end_of = |id: &BrokerId| image.ends.get(&(topic.id, number, *id));
+        let others = was.isr.iter().filter(|id| **id != me);
+        let kept = others
+            .filter_map(|id| end_of(id).map(|end| format!(", {id} up to {} in epoch {}", end.log_end, end.last_epoch)));
+        let status = hosted.status();
+        let here = match (end_of(&me), &status) {
+            (Some(end), _) => (end.log_end, end.last_epoch),
+            (None, Some(status)) => (status.log_end, LeaderEpoch::NONE),
+            (None, None) => (Offset(0), LeaderEpoch::NONE),
+        };
+        let entry = HistoryEntry {
+            when: self.services.clock.now(),
+            leader: Some(me),
+            leader_epoch: now.leader_epoch,
+            why: format!("all in-sync replicas stopped uncleanly, and this one kept most{}", kept.collect::<String>()),
+            from: here,
+            to: here,
+            high_watermark: status.map_or(Offset(0), |status| status.high_watermark),
+            records: None,
+        };
+        let of = hosted.topic_partition();
+        tracing::warn!(partition = %of, epoch = %entry.leader_epoch, why = entry.why, "records may be lost");
+        self.services.histories.count_recovered();
+        self.services.note_history(of, &entry);
     }
 
     fn create(&self, topic: &Arc<TopicImage>, of: &TopicPartition) -> Option<Arc<Hosted>> {

@@ -16,6 +16,7 @@ use crate::config::BrokerConfig;
 use crate::deadlines::Deadlines;
 use crate::fetch_sessions::{FetchSessions, Limits};
 use crate::fetcher::Fetchers;
+use crate::history::{self, Histories, HistoryEntry};
 use crate::readers::Readers;
 use crate::sync::Syncs;
 use crate::threads::Threads;
@@ -32,6 +33,7 @@ pub(crate) struct Services {
     pub(crate) readers: Readers,
     pub(crate) deadlines: Deadlines,
     pub(crate) fetchers: Fetchers,
+    pub(crate) histories: Histories,
     fetch_sessions: Mutex<FetchSessions>,
     /// A cut lowered what the root's checkpoints say: they are to be written soon, for Kafka reads only them.
     pub(crate) checkpoints_wanted: Notify,
@@ -55,6 +57,7 @@ impl Services {
             deadlines: Deadlines::new(clock),
             fetchers: Fetchers::new(BTreeSet::new()),
             fetch_sessions: Mutex::new(FetchSessions::new(limits)),
+            histories: Histories::default(),
             checkpoints_wanted: Notify::new(),
             cluster: OnceLock::new(),
             runtime: Handle::current(),
@@ -101,6 +104,13 @@ impl Services {
         // In the order in which the partition says it; only the writing may wait.
         cluster.note_end(of, topic_id, end);
         self.spawn(async move { cluster.publish_ends().await });
+    }
+
+    /// Writes down what happened to a partition, some time soon.
+    pub(crate) fn note_history(self: &Arc<Self>, of: &TopicPartition, entry: &HistoryEntry) {
+        self.histories.note(history::directory(&self.config.data_dir, of), self.config.broker_id, entry);
+        let services = Arc::clone(self);
+        self.syncs.detached(move || services.histories.write_next());
     }
 
     /// Ends all tasks, at their next `await`, and waits until they have.

@@ -10,6 +10,9 @@ use crate::{Offset, TopicPartition};
 /// The longest topic name (Kafka `Topic.MAX_NAME_LENGTH`): leaves room in a 255-byte directory name for the number.
 pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 
+/// What happened to a partition other than being appended to: written by who keeps several replicas of it, left alone here.
+pub const HISTORY_FILE: &str = "highwater-history";
+
 /// The longest name a directory entry may have on the usual file systems.
 const NAME_BYTES_MAX: usize = 255;
 

@@ -10,7 +10,7 @@ use crate::fs::{FileKind, Fs, OpenMode};
 use crate::io::{IoContext, IoError};
 use crate::lock::LOCK_FILE;
 use crate::log::EPOCHS_FILE;
-use crate::names::{ReplacedFileName, SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
+use crate::names::{HISTORY_FILE, ReplacedFileName, SegmentFile, SegmentFileName, SegmentFileState, SideFileName};
 use crate::scan::{Found, Walk};
 use crate::segment::Place;
 use crate::state_file::STATE_FILE;
@@ -163,13 +163,14 @@ pub(crate) fn is_set_aside(name: &str) -> bool {
 
 /// Whether a name is that of a file beside the segments.
 pub(crate) fn is_known_small_file(name: &str) -> bool {
-    [EPOCHS_FILE, STATE_FILE, METADATA_FILE, LOCK_FILE].contains(&name)
+    [EPOCHS_FILE, STATE_FILE, METADATA_FILE, LOCK_FILE, HISTORY_FILE].contains(&name)
 }
 
 /// Whether a name is that of a small file of this log that was being written.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    name.strip_suffix(".tmp")
-        .is_some_and(|name| [EPOCHS_FILE, STATE_FILE].contains(&name) || SegmentFileName::parse(name).is_some())
+    name.strip_suffix(".tmp").is_some_and(|name| {
+        [EPOCHS_FILE, STATE_FILE, HISTORY_FILE].contains(&name) || SegmentFileName::parse(name).is_some()
+    })
 }
 
 /// What the next opening does with a segment's file.

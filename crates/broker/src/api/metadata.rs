@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_replication::BrokerId;
-use highwater_storage::TopicId;
 use highwater_storage::names::check_topic_name;
+use highwater_storage::{TopicId, TopicPartition};
 use kafka_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -14,8 +14,9 @@ use kafka_protocol::messages::{self, MetadataRequest, MetadataResponse, TopicNam
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
-use super::{ErrorCode, RequestContext, operations};
+use super::{ErrorCode, HISTORY_TAG, RequestContext, operations};
 use crate::cluster::{ClusterHandle, MetadataImage, PartitionImage, TopicImage};
+use crate::history;
 
 /// Topics that Kafka keeps for itself. Clients are told so, and they are not created by being asked for.
 const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
@@ -35,6 +36,9 @@ enum One {
 
 /// How long a request that made a topic waits for its leaders: clients that find none back off for longer.
 const LEADERS_WAIT_MS: i32 = 1_000;
+
+/// Bytes of histories in one answer. Who wants those of more partitions names topics.
+const HISTORY_BYTES_MAX: usize = 8 << 20;
 
 /// How often it looks whether a partition it leads is ready: that takes a few milliseconds after an election.
 const READY_POLL: Duration = Duration::from_millis(2);
@@ -57,10 +61,40 @@ pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) 
             context.broker.partitions.is_behind(topic, partition)
         });
         if unready == 0 || super::remaining_ms(latest) == 0 {
+            if request.unknown_tagged_fields.contains_key(&HISTORY_TAG) {
+                return with_histories(context, response).await;
+            }
             return response;
         }
         tokio::time::sleep(READY_POLL).await;
     }
+}
+
+/// The answer with what happened to each partition that this broker holds, as much as fits.
+async fn with_histories(context: &RequestContext, response: MetadataResponse) -> MetadataResponse {
+    let broker = Arc::clone(&context.broker);
+    let mut told = response.clone();
+    let read = move || {
+        let mut left = HISTORY_BYTES_MAX;
+        for topic in &mut told.topics {
+            let Some(name) = topic.name.as_ref() else { continue };
+            for partition in &mut topic.partitions {
+                let of = TopicPartition::new(name.as_str(), partition.partition_index);
+                if broker.partitions.get(&of).is_none() {
+                    continue;
+                }
+                let lines = broker.services.histories.read(&history::directory(&broker.config.data_dir, &of));
+                if lines.is_empty() || lines.len() > left {
+                    continue;
+                }
+                left -= lines.len();
+                partition.unknown_tagged_fields.insert(HISTORY_TAG, lines.into());
+            }
+        }
+        told
+    };
+    // `None` when the broker stops.
+    context.broker.services.readers.read(read).await.unwrap_or(response)
 }
 
 /// Names no leader for partitions that this broker leads by the image but does not serve yet, and says how many those

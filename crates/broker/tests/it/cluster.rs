@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use highwater_broker::api::HISTORY_TAG;
+use highwater_broker::client::Connection;
 use highwater_broker::{Cluster, ClusterOptions};
 use highwater_replication::{BrokerId, Role, Status};
 use highwater_storage::{BatchBuilder, Codec, Record};
+use kafka_protocol::messages::MetadataRequest;
 
-use crate::support::{Client, TOPIC, batch, create_topic, now, producer_id, start, until};
+use crate::support::{Client, TIMEOUT, TOPIC, batch, create_topic, now, producer_id, start, until};
 
 fn statuses(cluster: &Cluster) -> Vec<(BrokerId, Option<Status>)> {
     cluster.statuses(TOPIC, 0)
@@ -132,6 +135,29 @@ async fn a_leader_that_comes_back_cuts_what_nobody_else_had() {
     assert_records(&Client::of(&cluster).read_all().await, 40);
     let cuts = cluster.cuts(old);
     assert!(cuts.iter().any(|cut| cut.records == 10 && cut.from.0.0 == 30 && cut.to.0.0 == 20), "{cuts:?}");
+    assert_eq!(cluster.broker(old).expect("it runs").history_counts().records_cut, 10);
+    // It is written down beside the log, and told to who asks for it; to others not.
+    let address = cluster.address(old).expect("an address").to_string();
+    let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
+    let lines = async |tag: Option<i32>| {
+        let mut request = MetadataRequest::default().with_topics(None);
+        request.unknown_tagged_fields.extend(tag.map(|tag| (tag, Default::default())));
+        let metadata = connection.send(&request).await.expect("an answer");
+        metadata.topics[0].partitions[0].unknown_tagged_fields.get(&HISTORY_TAG).cloned()
+    };
+    let line = until("the history", async || {
+        let lines = lines(Some(HISTORY_TAG)).await?;
+        Some(String::from_utf8(lines.to_vec()).expect("text")).filter(|text| text.contains("\"records\":10"))
+    })
+    .await;
+    let (new, _) = leader(&cluster).expect("a leader");
+    for part in [format!("\"broker\":{old},"), format!("\"leader\":{new},"), "\"from_offset\":30,".to_owned()] {
+        assert!(line.contains(&part), "{part} in {line}");
+    }
+    assert_eq!(lines(None).await, None);
+    assert_eq!(lines(Some(77)).await, None);
+    let file = std::fs::read_to_string(cluster.data_dir(old).join(format!("{TOPIC}-0/highwater-history")));
+    assert_eq!(file.expect("the history"), line);
 }
 
 /// Field fault S36, R17: a batch that was taken under larger limits, and larger than any response a client takes by default,

@@ -4,6 +4,5 @@ mod api;
 mod cluster;
 mod fetch_sessions;
 mod handing_over;
-#[cfg(any())]
 mod lifecycle;
 mod support;

@@ -10,6 +10,8 @@ mod repair;
 mod selection;
 mod text;
 mod time;
+
+pub(super) use time::format as format_time;
 mod truncate;
 mod verify;
 
