@@ -40,6 +40,13 @@ impl KnownDamage {
         }
     }
 
+    /// Forgets a stretch: what belongs there is there again.
+    pub(crate) fn healed(&self, damaged: &Damaged) {
+        if let Some(stretches) = self.stretches.get() {
+            stretches.lock().unwrap_or_else(PoisonError::into_inner).retain(|known| known != damaged);
+        }
+    }
+
     /// The first stretch that ends behind `position`.
     pub(crate) fn next_from(&self, position: u64) -> Option<Damaged> {
         let stretches = self.stretches.get()?.lock().unwrap_or_else(PoisonError::into_inner);

@@ -226,6 +226,62 @@ pub enum TruncateError {
     Closed(#[from] Fence),
 }
 
+/// Why damage was not healed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HealError {
+    /// No such damage is known, or it is not below what is flushed.
+    #[error("there is no such damage")]
+    Unknown,
+    /// The bytes are not those that belong there.
+    #[error(transparent)]
+    Misfit(#[from] Misfit),
+    /// A file operation failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The log takes no more calls, perhaps because a sync just failed.
+    #[error("the log is closed: {0}")]
+    Closed(#[from] Fence),
+}
+
+/// Why bytes do not belong in the place of damaged ones.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Misfit {
+    /// They are more or fewer.
+    #[error("{healed} bytes do not take the place of {damaged}")]
+    Length {
+        /// Bytes that are damaged.
+        damaged: u64,
+        /// Bytes that were given.
+        healed: u64,
+    },
+    /// They are no whole batches with right checksums.
+    #[error("no whole batches, or a wrong checksum")]
+    Batch,
+    /// A batch that does not lie between those around the damage.
+    #[error("a batch of offsets {first} to {last} has no place there")]
+    Offsets {
+        /// Its first offset.
+        first: Offset,
+        /// Its last offset.
+        last: Offset,
+    },
+    /// A batch of another history.
+    #[error("the batch at {first} has leader epoch {epoch}, where this log's history has {known}")]
+    Epoch {
+        /// Its first offset.
+        first: Offset,
+        /// What it has.
+        epoch: LeaderEpoch,
+        /// What the history has.
+        known: LeaderEpoch,
+    },
+    /// They are what is there: the other replica has the same damage.
+    #[error("they are what is there already")]
+    Same,
+}
+
 /// Why a flush, a close or a step of housekeeping failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

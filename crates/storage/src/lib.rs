@@ -79,6 +79,7 @@ mod error;
 mod flush;
 mod flush_policy;
 pub mod fs;
+mod heal;
 mod housekeeping;
 pub mod index;
 mod indexes;
@@ -131,7 +132,9 @@ pub use compression::Codec;
 pub use copy::{Copied, CopyError, CopyJob};
 pub use data_dir::OpenHints;
 pub use epochs::{EpochEnd, EpochHistory, InvalidHistory};
-pub use error::{AppendError, DamageKind, Damaged, Fence, FlushError, OpenError, ReadError, TruncateError};
+pub use error::{
+    AppendError, DamageKind, Damaged, Fence, FlushError, HealError, Misfit, OpenError, ReadError, TruncateError,
+};
 pub use flush::{FlushDone, FlushJob};
 pub use housekeeping::{Housekeeping, Step, WorkDone, WorkJob, WorkLimits};
 pub use index::AbortedTransaction;

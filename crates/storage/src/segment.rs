@@ -454,6 +454,14 @@ impl Segment {
         Ok(rebuilt)
     }
 
+    /// Lets go of the indexes of a segment that no longer grows: those in memory may have been built without batches that
+    /// are there now. Whoever needs them next takes those in the files, or builds them.
+    pub(crate) fn forget_indexes(&self) {
+        *self.lock_indexes() = None;
+        self.rebuilt.store(false, Ordering::SeqCst);
+        self.largest_timestamp.store(UNKNOWN, Ordering::Relaxed);
+    }
+
     /// Whether the indexes are in memory, or their files open.
     pub(crate) fn has_indexes(&self) -> bool {
         self.lock_indexes().is_some()
