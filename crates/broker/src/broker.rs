@@ -12,6 +12,7 @@ use crate::cluster::{
     JoinError, LastStop, MetadataImage, Registration, StoreError, ZooKeeperStore,
 };
 use crate::config::BrokerConfig;
+use crate::healer;
 use crate::history::HistoryCounts;
 use crate::hosted::Hosted;
 use crate::net::server::{Listener, Server, ServerLimits};
@@ -490,6 +491,7 @@ impl BrokerShared {
         }
         services.spawn(Arc::clone(self).checkpoint_when_wanted());
         services.spawn(Arc::clone(self).keep_house());
+        services.spawn(healer::run(Arc::clone(services), Arc::clone(&self.partitions)));
     }
 
     async fn follow_the_image(self: Arc<Self>) {

@@ -28,7 +28,7 @@ use crate::hosted::{Command, Hosted, LeaderRecords, LeaderReply};
 use crate::services::Services;
 
 /// The version followers speak: topic ids, leader epochs, divergence in the answer, the broker's epoch.
-const FETCH_VERSION: i16 = 17;
+pub(crate) const FETCH_VERSION: i16 = 17;
 
 /// How often the same is asked of a leader that does not go on with our session: the second time it opens one.
 const ATTEMPTS_MAX: u32 = 2;
@@ -290,11 +290,7 @@ async fn exchange(
     connection: &mut Option<Connection>,
     request: &FetchRequest,
 ) -> Result<FetchResponse, String> {
-    let address = {
-        let image = services.cluster().ok_or("the cluster is not joined yet")?.image();
-        let broker = image.brokers.get(&leader).ok_or("the leader is not registered")?;
-        join_host_port(&broker.host, broker.port)
-    };
+    let address = address_of(services, leader)?;
     // A leader that came back somewhere else is not to be looked for where it was.
     if connection.as_ref().is_none_or(|connection| connection.address() != address) {
         let client_id = format!("highwater-follower-{}", services.config.broker_id);
@@ -306,6 +302,13 @@ async fn exchange(
         Some(open) => open.send_version(request, FETCH_VERSION).await.map_err(|error| error.to_string()),
         None => Err("not connected".to_owned()),
     }
+}
+
+/// Where a broker of the cluster listens.
+pub(crate) fn address_of(services: &Services, id: BrokerId) -> Result<String, &'static str> {
+    let image = services.cluster().ok_or("the cluster is not joined yet")?.image();
+    let broker = image.brokers.get(&id).ok_or("it is not registered")?;
+    Ok(join_host_port(&broker.host, broker.port))
 }
 
 /// `HOST:PORT`, with brackets around an IPv6 address.

@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Housekeeping,
     /// Something short that needs the partition itself.
     Ask(Asked),
+    /// Something that waits for the disk.
+    AskSlowly(Asked),
 }
 
 /// The offsets of a partition that are checkpointed in the data directory.
@@ -173,6 +175,9 @@ impl Hosted {
         services: &Arc<Services>,
     ) -> Arc<Self> {
         let reader = partition.reader();
+        if !partition.log().damage().is_empty() {
+            services.rot.note(&topic_partition);
+        }
         let core = Core::new(partition, services.clock);
         Arc::new_cyclic(|hosted| {
             let outlet = PartitionOutlet {
@@ -243,10 +248,26 @@ impl Hosted {
         &self,
         question: impl FnOnce(&mut Partition, TimestampMs) -> R + Send + 'static,
     ) -> Option<R> {
+        self.asked(question, Command::Ask).await
+    }
+
+    /// The same for something that waits for the disk: on an owner thread in any case.
+    pub(crate) async fn ask_slowly<R: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Partition, TimestampMs) -> R + Send + 'static,
+    ) -> Option<R> {
+        self.asked(question, Command::AskSlowly).await
+    }
+
+    async fn asked<R: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Partition, TimestampMs) -> R + Send + 'static,
+        command: fn(Asked) -> Command,
+    ) -> Option<R> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         // Nobody may be there to hear it.
         let ask = move |partition: &mut Partition, now: TimestampMs| drop(sender.send(question(partition, now)));
-        self.submit(Command::Ask(Box::new(ask)));
+        self.submit(command(Box::new(ask)));
         receiver.await.ok()
     }
 
@@ -402,7 +423,7 @@ impl Owned for Core {
                     deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job))));
                 }
             },
-            Command::Ask(ask) => ask(partition, now),
+            Command::Ask(ask) | Command::AskSlowly(ask) => ask(partition, now),
         }
         self.settle(now, deeds);
     }
@@ -412,6 +433,7 @@ impl Owned for Core {
         match command {
             // What housekeeping begins and finishes may roll a segment, and mark a log that was closed well as written to.
             Command::State { .. } | Command::Configure(_) | Command::Housekeeping | Command::Worked(_) => true,
+            Command::AskSlowly(_) => true,
             Command::Fetched(LeaderReply { plan, result }) => match result {
                 // A later start is recorded durably before anything is appended.
                 Ok(came) => came.diverging.is_some() || came.log_start > plan.log_start,
@@ -517,7 +539,10 @@ impl Outlet<Deed> for PartitionOutlet {
             Deed::WorkFailed(error) => {
                 tracing::warn!(partition = %self.topic_partition, %error, "housekeeping failed and is tried again");
             }
-            Deed::TellDamaged(damaged) => damage::tell_damaged(&self.topic_partition, &damaged),
+            Deed::TellDamaged(damaged) => {
+                damage::tell_damaged(&self.topic_partition, &damaged);
+                self.services.rot.note(&self.topic_partition);
+            }
             Deed::TellTimestampAhead(base, timestamp) => {
                 damage::tell_timestamp_ahead(&self.topic_partition, base, timestamp);
             }
@@ -655,6 +680,7 @@ impl Source for Hosted {
             Err(ReadError::OutOfRange { .. }) => Err(ReadFailure::OutOfRange),
             Err(damage @ ReadError::Corrupt { .. }) => {
                 tracing::error!(partition = %self.topic_partition, %damage, "a fetch met damage");
+                self.services.rot.note(&self.topic_partition);
                 Err(ReadFailure::Corrupt)
             }
             Err(error) => {

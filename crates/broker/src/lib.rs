@@ -41,6 +41,7 @@ mod fetcher;
 mod fetches;
 mod follower_session;
 mod gather;
+mod healer;
 mod history;
 mod hosted;
 mod net;

@@ -16,6 +16,7 @@ use crate::config::BrokerConfig;
 use crate::deadlines::Deadlines;
 use crate::fetch_sessions::{FetchSessions, Limits};
 use crate::fetcher::Fetchers;
+use crate::healer::Rot;
 use crate::history::{self, Histories, HistoryEntry};
 use crate::readers::Readers;
 use crate::sync::Syncs;
@@ -35,6 +36,8 @@ pub(crate) struct Services {
     pub(crate) fetchers: Fetchers,
     pub(crate) histories: Histories,
     fetch_sessions: Mutex<FetchSessions>,
+    /// Whose logs are damaged.
+    pub(crate) rot: Rot,
     /// A cut lowered what the root's checkpoints say: they are to be written soon, for Kafka reads only them.
     pub(crate) checkpoints_wanted: Notify,
     cluster: OnceLock<ClusterHandle>,
@@ -56,6 +59,7 @@ impl Services {
             readers: Readers::new(config.background_threads, config.queued_response_bytes_max),
             deadlines: Deadlines::new(clock),
             fetchers: Fetchers::new(BTreeSet::new()),
+            rot: Rot::default(),
             fetch_sessions: Mutex::new(FetchSessions::new(limits)),
             histories: Histories::default(),
             checkpoints_wanted: Notify::new(),

@@ -47,6 +47,7 @@ mod event;
 #[cfg(test)]
 mod fixtures;
 mod follower;
+mod heal;
 mod leader;
 mod lineage;
 #[cfg(test)]
@@ -67,6 +68,7 @@ pub use event::{
     FetchRequest, FetchedRecords, Fetcher, FollowerStatus, ListedOffset, OffsetNotAvailable, Output, ProduceRefused,
     ProduceResult, Produced, Role, Status, Which,
 };
+pub use heal::HealPlan;
 pub use highwater_storage::EpochEnd;
 pub use lineage::{Fit, LogView, cut_for, fit, vouches};
 pub use partition::{Effect, Partition, ProduceError};

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use highwater_storage::{
-    AppendError, CheckedBatch, CloseReport, EpochEnd, FlushDone, FlushError, FlushJob, LeaderEpoch, Log, LogOptions,
-    LogReader, Offset, Step, TimestampMs, TopicPartition, TruncateError, WorkDone, WorkJob, WorkLimits, batches,
+    AppendError, CheckedBatch, CloseReport, Damaged, EpochEnd, FlushDone, FlushError, FlushJob, HealError, LeaderEpoch,
+    Log, LogOptions, LogReader, Offset, Step, TimestampMs, TopicPartition, TruncateError, WorkDone, WorkJob,
+    WorkLimits, batches,
 };
 
 use crate::event::{
     Acknowledged, Cut, CutReason, FenceReason, FetchError, FetchGrant, FetchPlan, FetchReply, FetchRequest, Fetcher,
     ListedOffset, Output, ProduceRefused, ProduceResult, Produced, Status, Which,
 };
+use crate::heal::{self, HealPlan};
 use crate::lineage::LogView;
 use crate::replica::{AppendedBatch, Input, Replica, ReplyHead, ReplyStep};
 use crate::{
@@ -309,6 +311,22 @@ impl Partition {
             self.replica.handle(now, &self.log, input);
         }
         self.settle(now);
+    }
+
+    /// What of the damage of its log could be healed now, and who may help; `None` if nothing.
+    pub fn heal_plan(&self) -> Option<HealPlan> {
+        let damage = self.log.damage();
+        if damage.is_empty() { None } else { heal::plan(self.replica.me(), &self.status(), damage) }
+    }
+
+    /// Puts what another replica has in the place of damage, which syncs. The log takes only what proves that it belongs there.
+    ///
+    /// # Errors
+    /// As [`Log::heal`]; if that closed the log, this replica closes itself.
+    pub fn heal(&mut self, now: TimestampMs, damaged: &Damaged, healed: &[u8]) -> Result<(), HealError> {
+        let done = self.log.heal(damaged, healed);
+        self.settle(now);
+        done
     }
 
     /// Takes the result of a flush or checkpoint.

@@ -293,6 +293,11 @@ impl Replica {
         self.high_watermark
     }
 
+    /// Whose replica this is.
+    pub(crate) fn me(&self) -> BrokerId {
+        self.config.me
+    }
+
     /// The leadership this replica knows of; `NONE` before any.
     pub fn leader_epoch(&self) -> LeaderEpoch {
         self.state.as_ref().map_or(LeaderEpoch::NONE, |state| state.value.leader_epoch)

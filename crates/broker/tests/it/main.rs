@@ -4,5 +4,6 @@ mod api;
 mod cluster;
 mod fetch_sessions;
 mod handing_over;
+mod heal;
 mod lifecycle;
 mod support;

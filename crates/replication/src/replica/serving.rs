@@ -29,6 +29,9 @@ impl Replica {
 
     /// Answers a fetch that arrived earlier and waited: like [`Replica::fetch`], but it is no new acknowledgement.
     pub fn regrant(&self, log: &dyn LogView, fetch: &FetchRequest) -> Result<FetchGrant, FetchError> {
+        if let Some(grant) = self.lent(log, fetch) {
+            return Ok(grant);
+        }
         let leader = self.serving(fetch.current_leader_epoch)?;
         if let Fetcher::Follower { id, broker_epoch, .. } = fetch.by {
             self.check_follower(leader, id, broker_epoch, fetch.current_leader_epoch)?;
@@ -58,6 +61,16 @@ impl Replica {
             leader_epoch: leader.epoch,
             generation: log.generation(),
         })
+    }
+
+    /// What a follower grants its leader, which has damage of its own to heal: what is committed, and nothing else. To
+    /// anybody else it does not lead.
+    fn lent(&self, log: &dyn LogView, fetch: &FetchRequest) -> Option<FetchGrant> {
+        let (RoleState::Follower(follower), Fetcher::Follower { id, .. }) = (&self.role, fetch.by) else { return None };
+        let is_leader = id == follower.leader && fetch.current_leader_epoch == Some(follower.epoch);
+        let is_committed = (log.start()..self.high_watermark).contains(&fetch.from);
+        let grant = FetchGrant::new(self.high_watermark, self.high_watermark, log.start(), follower.epoch);
+        (is_leader && is_committed).then(|| FetchGrant { generation: log.generation(), ..grant })
     }
 
     /// Wakes the fetch once there is something at `from`, or the leadership changes. At once if it is so already.

@@ -291,3 +291,33 @@ fn broken_invariants_fence() {
     assert_eq!(rig.appended(answer, Acks::Leader, 1), Err(ProduceRefused::Storage));
     assert_eq!(rig.replica.role(), Role::Fenced);
 }
+
+/// A leader with damage reads what is committed from those that follow it. Nobody else does, and nothing comes of it.
+#[test]
+fn a_follower_lends_its_leader_what_is_committed() {
+    let mut rig = Rig::with(config(), ModelLog::with_epochs(&[(0, 0)], 9), 6);
+    rig.log.advance_start(Offset(2));
+    rig.state(state(2, 3, &[1, 2, 3]));
+    assert_eq!((rig.replica.role(), rig.hw()), (Role::Follower, 6));
+    let status = rig.replica.status(&rig.log);
+    let by = |id: i32| Fetcher::Follower { id: BrokerId(id), broker_epoch: None, log_start: Offset(0) };
+    let rows = [
+        (by(2), Some(3), 2, true),
+        (by(2), Some(3), 5, true),
+        (by(2), Some(3), 6, false),
+        (by(2), Some(3), 1, false),
+        (by(3), Some(3), 2, false),
+        (by(2), Some(2), 2, false),
+        (by(2), Some(4), 2, false),
+        (by(2), None, 2, false),
+        (CONSUMER, Some(3), 2, false),
+    ];
+    for (by, epoch, from, lends) in rows {
+        let current_leader_epoch = epoch.map(LeaderEpoch);
+        let request = FetchRequest { by, current_leader_epoch, last_fetched_epoch: None, from: Offset(from) };
+        let granted = rig.fetch_as(&request);
+        assert_eq!(granted.is_ok(), lends, "{request:?}: {granted:?}");
+        assert!(granted.is_err() || granted.is_ok_and(|grant| grant.upper == Offset(6) && grant.diverging.is_none()));
+    }
+    assert_eq!(rig.replica.status(&rig.log), status);
+}
