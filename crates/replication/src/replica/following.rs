@@ -7,6 +7,10 @@ use crate::event::{CutReason, FetchFailure, FetchPlan, Output};
 use crate::follower::FollowerStep;
 use crate::lineage::{LogView, cut_for};
 
+/// How long a follower leaves a leader alone that has not heard of its election yet: a matter of moments, for which clients
+/// with acks=all wait (Kafka waits for `replica.fetch.backoff.ms` here too).
+const UNAWARE_BACKOFF_MS: i64 = 50;
+
 impl Replica {
     /// Takes the reply to a fetch, without its records. Late ones mean nothing: only that counts which answers the fetch
     /// that is out.
@@ -24,7 +28,10 @@ impl Replica {
         let (leader_epoch, from) = (plan.leader_epoch, plan.from);
         match result {
             Err(FetchFailure::FencedLeaderEpoch) => follower.step = FollowerStep::Fenced,
-            Err(FetchFailure::Unreachable | FetchFailure::UnknownLeaderEpoch) => self.back_off(now),
+            Err(FetchFailure::Unreachable) => self.back_off(now),
+            Err(FetchFailure::UnknownLeaderEpoch) => {
+                self.back_off_for(now, self.config.fetch_backoff_ms.min(UNAWARE_BACKOFF_MS));
+            }
             Err(FetchFailure::OutOfRange { log_start }) => self.out_of_range(now, log, from, log_start),
             Ok(ReplyHead { diverging: Some(end), log_start, .. }) => match cut_for(log, end) {
                 // What a cut would leave ends at the leader's start at the latest, and nobody can compare it. As records it
@@ -74,8 +81,12 @@ impl Replica {
     }
 
     pub(super) fn back_off(&mut self, now: TimestampMs) {
+        self.back_off_for(now, self.config.fetch_backoff_ms);
+    }
+
+    fn back_off_for(&mut self, now: TimestampMs, wait_ms: i64) {
         let RoleState::Follower(follower) = &mut self.role else { return };
-        follower.step = FollowerStep::BackingOff(now.after(self.config.fetch_backoff_ms));
+        follower.step = FollowerStep::BackingOff(now.after(wait_ms));
     }
 
     /// Cuts to `to`, or starts over for the reasons that say where.

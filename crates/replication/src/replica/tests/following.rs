@@ -167,18 +167,18 @@ fn a_cut_lowers_the_high_watermark_with_the_end() {
 /// Facts 82, 83, 84, 87 and R15: every failure of a fetch.
 #[test]
 fn fetch_failures_table() {
-    // What waits is asked again after the back-off, not before.
-    for failure in [
-        FetchFailure::Unreachable,
-        FetchFailure::UnknownLeaderEpoch,
-        FetchFailure::OutOfRange { log_start: None },
-        FetchFailure::OutOfRange { log_start: Some(Offset(0)) },
+    // What waits is asked again after the back-off, not before: soon where the leader has not heard of its election yet.
+    for (failure, backoff) in [
+        (FetchFailure::Unreachable, 1_000),
+        (FetchFailure::UnknownLeaderEpoch, 50),
+        (FetchFailure::OutOfRange { log_start: None }, 1_000),
+        (FetchFailure::OutOfRange { log_start: Some(Offset(0)) }, 1_000),
     ] {
         let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
         rig.seen.clear();
         rig.reply(4, 2, Err(failure));
-        assert_eq!(rig.replica.next_deadline(&rig.log), Some(TimestampMs(1_000)), "{failure:?}");
-        rig.tick(999);
+        assert_eq!(rig.replica.next_deadline(&rig.log), Some(TimestampMs(backoff)), "{failure:?}");
+        rig.tick(backoff - 1);
         assert_eq!(rig.plan(), None, "{failure:?}");
         rig.tick(1);
         assert_eq!(rig.plan().unwrap().from, Offset(2), "{failure:?}");
