@@ -1,6 +1,6 @@
 //! `cargo xtask sim`: runs seeds, tells the story of one, and makes the schedule of a failing one short.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +8,13 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use highwater_sim::{Fault, Many, Mutant, minimise, run, run_many, tell};
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Prints a line. Who stops reading, as `head` does, has seen enough: the exit code still says what became of the run.
+macro_rules! say {
+    ($($text:tt)+) => {
+        drop(writeln!(std::io::stdout(), $($text)+))
+    };
+}
 
 /// Runs the simulated cluster.
 #[derive(Debug, Parser)]
@@ -51,13 +58,13 @@ fn main() -> ExitCode {
 
 fn explain(seed: u64, mutant: Option<Mutant>) -> bool {
     let (outcome, story) = tell(seed, mutant, None);
-    println!("seed {seed}\n\n{}\n{story}", list(&outcome.faults));
+    say!("seed {seed}\n\n{}\n{story}", list(&outcome.faults));
     for (name, count) in outcome.counts.named() {
-        println!("{name:>32} {count}");
+        say!("{name:>32} {count}");
     }
     match &outcome.failure {
-        Some(failure) => println!("\nFAILED: {failure}"),
-        None => println!("\nall promises kept; fingerprint {:016x}", outcome.fingerprint),
+        Some(failure) => say!("\nFAILED: {failure}"),
+        None => say!("\nall promises kept; fingerprint {:016x}", outcome.fingerprint),
     }
     outcome.failure.is_none()
 }
@@ -66,7 +73,7 @@ fn one(seed: u64, mutant: Option<Mutant>) -> bool {
     let outcome = run(seed, mutant, None);
     match &outcome.failure {
         Some(failure) => report(seed, mutant, failure),
-        None => println!("seed {seed}: {} events, fingerprint {:016x}", outcome.counts.events, outcome.fingerprint),
+        None => say!("seed {seed}: {} events, fingerprint {:016x}", outcome.counts.events, outcome.fingerprint),
     }
     outcome.failure.is_none()
 }
@@ -111,27 +118,27 @@ fn bar(seeds: u64, time: Option<Duration>) -> ProgressBar {
 fn summary(many: &Many, first: u64, took: Duration) {
     let seconds = took.as_secs_f64();
     let events = many.counts.events;
-    println!(
+    say!(
         "{} seeds from {first} in {seconds:.1} s: {:.0} seeds/s, {:.0} events/s on {} cores\n",
         many.seeds,
         many.seeds as f64 / seconds,
         events as f64 / seconds,
         std::thread::available_parallelism().map_or(1, usize::from),
     );
-    println!("{}\n", many.distribution.table());
+    say!("{}\n", many.distribution.table());
     for (name, count) in many.counts.named() {
-        println!("{name:>32} {count:>12}  {:>9.3} a seed", count as f64 / many.seeds.max(1) as f64);
+        say!("{name:>32} {count:>12}  {:>9.3} a seed", count as f64 / many.seeds.max(1) as f64);
     }
 }
 
 fn report(seed: u64, mutant: Option<Mutant>, failure: &str) {
-    println!("\nseed {seed} FAILED: {failure}\n");
+    say!("\nseed {seed} FAILED: {failure}\n");
     let least = minimise(seed, mutant);
     let (_, story) = tell(seed, mutant, Some(least.faults.clone()));
-    println!("with {} faults left after {} runs:\n{}", least.faults.len(), least.runs, list(&least.faults));
-    println!("{story}\n{}\n", least.failure);
+    say!("with {} faults left after {} runs:\n{}", least.faults.len(), least.runs, list(&least.faults));
+    say!("{story}\n{}\n", least.failure);
     let named = mutant.map(|mutant| format!(" --mutant {mutant:?}")).unwrap_or_default();
-    println!("again: cargo xtask sim --seed {seed}{named}; its whole story: --explain");
+    say!("again: cargo xtask sim --seed {seed}{named}; its whole story: --explain");
 }
 
 fn list(faults: &[Fault]) -> String {
