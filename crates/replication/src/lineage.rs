@@ -173,6 +173,12 @@ mod tests {
                 &[(1, 10, 10)],
             ),
             (
+                "the follower lacks the epoch of the answer, which ends above what both have",
+                ModelLog::with_epochs(&[(1, 0), (2, 6), (4, 8)], 9),
+                ModelLog::with_epochs(&[(1, 0), (3, 5)], 10),
+                &[(2, 8, 5)],
+            ),
+            (
                 "the follower is ahead in the leader's own epoch",
                 ModelLog::with_epochs(&[(1, 0)], 10),
                 ModelLog::with_epochs(&[(1, 0)], 12),
