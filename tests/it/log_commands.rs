@@ -89,10 +89,79 @@ fn what_cannot_be_looked_at_is_not_called_faulty() {
     {
         assert_eq!(log(arguments).0, 2, "{arguments:?}");
     }
-    for command in ["info", "dump", "repair", "rebuild-index"] {
-        let (code, _, stderr) = log(&[command, "/no/such/directory"]);
-        assert_eq!((code, stderr.contains("/no/such/directory")), (1, true), "{command}: {stderr}");
+}
+
+/// Each command does something with each kind of path, or says by its exit code that it does not take it.
+#[test]
+fn each_command_takes_each_kind_of_path_or_refuses_it() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("plain-multi/log"), &root);
+    fs::create_dir(temporary.path().join("empty")).unwrap();
+    fs::create_dir(temporary.path().join("alone-0")).unwrap();
+    fs::write(temporary.path().join("alone-0/00000000000000000009.index"), b"").unwrap();
+    let paths = [
+        "root",
+        "root/plain-0",
+        "root/plain-0/00000000000000000083.log",
+        "root/plain-0/00000000000000000083.timeindex",
+        "root/plain-0/00000000000000000083.snapshot",
+        "alone-0/00000000000000000009.index", // There is no segment of this name.
+        "root/meta.properties",
+        "empty",
+        "missing",
+    ];
+    let copy = temporary.path().join("copy-0");
+    for (command, codes) in [
+        ("info", [0, 0, 0, 0, 0, 2, 2, 2, 2]),
+        ("dump", [0, 0, 0, 2, 2, 2, 2, 2, 2]),
+        ("verify", [0, 0, 0, 0, 0, 2, 2, 2, 2]),
+        ("repair", [0, 0, 0, 0, 2, 2, 2, 2, 2]),
+        ("repair --write", [0, 0, 0, 0, 2, 2, 2, 2, 2]),
+        ("rebuild-index", [0, 0, 0, 0, 2, 2, 2, 2, 2]),
+        ("diff", [0, 0, 2, 2, 2, 2, 2, 2, 2]),
+        ("truncate --to 441", [2, 0, 2, 2, 2, 2, 2, 2, 2]),
+        ("copy", [0, 0, 2, 2, 2, 2, 2, 2, 2]),
+    ] {
+        for (path, expected) in paths.iter().zip(codes) {
+            let path = temporary.path().join(path);
+            let mut arguments: Vec<&str> = command.split(' ').chain([text(&path)]).collect();
+            match command {
+                "diff" => arguments.push(text(&path)),
+                "copy" => arguments.push(text(&copy)),
+                _ => {}
+            }
+            let (code, stdout, stderr) = log(&arguments);
+            assert_eq!(code, expected, "{arguments:?}\n{stdout}{stderr}");
+            if code == 2 {
+                let names_it = stderr.lines().count() == 1 && stderr.contains(text(&path));
+                assert!(stdout.is_empty() && names_it, "{arguments:?}\n{stdout}{stderr}");
+            }
+            drop(fs::remove_dir_all(&copy));
+        }
     }
+}
+
+/// One segment, by any of its files: its neighbours stay as they are, damaged or not.
+#[test]
+fn one_segment_is_repaired_by_the_name_of_its_file() {
+    let temporary = tempfile::tempdir().unwrap();
+    let root = temporary.path().join("root");
+    copied(&data("plain-multi/log"), &root);
+    let index = |base: u64| root.join(format!("plain-0/{base:020}.index"));
+    let nonsense = [7; 16];
+    fs::write(index(83), nonsense).unwrap();
+    fs::write(index(168), nonsense).unwrap();
+    let segment = index(83).with_extension("log");
+    let (code, found) = objects(&["repair", text(&segment)]);
+    assert_eq!((code, found.len(), &found[0]["file"]), (1, 1, &text(&index(83)).into()), "{found:?}");
+    assert_eq!(fs::read(index(83)).unwrap(), nonsense, "a dry run");
+    let (code, stdout, stderr) = log(&["repair", "--write", text(&index(83))]);
+    assert_eq!((code, stdout.contains("verified: ")), (0, true), "{stdout}{stderr}");
+    assert_eq!(log(&["verify", text(&segment)]).0, 0);
+    assert_eq!(fs::read(index(168)).unwrap(), nonsense, "of the one segment only");
+    let (code, stdout, _) = log(&["repair", "--write", text(&segment)]);
+    assert_eq!((code, stdout.contains("nothing to do")), (0, true), "{stdout}");
 }
 
 #[test]
@@ -233,10 +302,10 @@ fn single_files_are_shown_and_have_their_indexes_made_anew() {
     assert!(!good.is_empty() && log(&["verify", text(&mine)]).0 == 0);
     assert_eq!(fs::read(&other).unwrap(), [7; 16], "of the one segment only");
     let (code, _, stderr) = log(&["rebuild-index", text(&file("00000000000000000083.snapshot"))]);
-    assert_eq!((code, stderr.contains("no file of a segment in use")), (1, true), "{stderr}");
+    assert_eq!((code, stderr.contains("no file of a segment in use")), (2, true), "{stderr}");
     for (path, words) in [(&root, "one partition's"), (&mine, "one file")] {
         let (code, _, stderr) = log(&["truncate", "--to", "3", text(path)]);
-        assert_eq!((code, stderr.contains(words)), (1, true), "{stderr}");
+        assert_eq!((code, stderr.contains(words)), (2, true), "{stderr}");
     }
 }
 
@@ -287,7 +356,20 @@ fn what_is_copied_is_recovered_and_verified() {
     let (_, stdout, _) = log(&["info", text(&copy)]);
     assert!(stdout.lines().any(|line| line.contains("last stop") && line.contains("clean")), "{stdout}");
     let (code, _, stderr) = log(&["copy", text(&root), text(&copy)]);
-    assert_eq!((code, stderr.contains("is there already")), (1, true), "{stderr}");
+    assert_eq!((code, stderr.contains("is there already")), (2, true), "{stderr}");
+    for (destination, words) in [
+        ("root/copy/", "lies in what is to be copied"),
+        ("missing/copy/", "missing for the copy to lie in"),
+        ("root/unclean-0/..", "is there already"),
+    ] {
+        let destination = temporary.path().join(destination);
+        let (code, _, stderr) = log(&["copy", text(&root), text(&destination)]);
+        assert_eq!((code, stderr.contains(words)), (2, true), "{destination:?}: {stderr}");
+    }
+    let leftover = temporary.path().join("again.tmp");
+    fs::create_dir(&leftover).unwrap();
+    let (code, _, stderr) = log(&["copy", text(&root), text(&temporary.path().join("again"))]);
+    assert_eq!((code, stderr.contains(text(&leftover))), (2, true), "{stderr}");
     // What is damaged is copied as it is, and told.
     let bad = temporary.path().join("bad-0");
     let (code, stdout, _) = log(&["copy", text(&data("clean-flip-active/after/unclean-0")), text(&bad)]);
@@ -358,6 +440,9 @@ fn beside_a_running_broker_only_reading_is_allowed() {
         let (code, _, stderr) = log(command);
         assert_eq!((code, stderr.contains(&pid)), (1, true), "{command:?}: {stderr}");
     }
+    let elsewhere = data("plain-multi/log/plain-0");
+    let (code, _, stderr) = log(&["copy", text(&elsewhere), text(&root.join("plain-0"))]);
+    assert_eq!((code, stderr.contains(&pid)), (1, true), "a copy into its data directory: {stderr}");
     server.stop().unwrap();
 
     assert_eq!(log(&["copy", text(&dir), text(&copy)]).0, 0);

@@ -29,6 +29,7 @@ use crate::metadata_files::{
     META_PROPERTIES_FILE, MetadataFileError, read_meta_properties, read_topic_id, write_meta_properties, write_topic_id,
 };
 use crate::names::{InvalidTopicName, PartitionDirName, PartitionDirRole, ReplacedFileName, check_topic_name};
+use crate::root_checkpoints::RootCheckpoints;
 use crate::{Offset, TopicId, TopicPartition};
 
 /// The marker of a clean stop (Kafka `CleanShutdownFileHandler`).
@@ -534,24 +535,7 @@ pub(crate) fn is_cut_short(file: &str, len: u64) -> bool {
 
 /// What the files of a root know about the log in one of its directories, as [`DataDir::hints`] tells. Nothing is changed.
 pub(crate) fn hints_in(fs: &dyn Fs, root: &Path, dir: &Path) -> Result<OpenHints, IoError> {
-    let name = dir.file_name().and_then(|name| name.to_str()).and_then(PartitionDirName::parse);
-    // Under any other name it is not the log that the checkpoints tell of, and nobody has closed it with the root.
-    let Some(name) = name.filter(|name| name.role == PartitionDirRole::Current) else {
-        return Ok(OpenHints::default());
-    };
-    let clean = Some(exists(fs, &root.join(CLEAN_SHUTDOWN_FILE))?);
-    let is_it = |found: &TopicPartition| *found == name.topic_partition;
-    let known = |file: &str| match read_offsets_where(fs, &root.join(file), is_it) {
-        Ok(offsets) => Ok(offsets.get(&name.topic_partition).copied()),
-        Err(CheckpointError::Io(error)) if error.kind() != io::ErrorKind::FileTooLarge => Err(error),
-        Err(_) => Ok(None), // As if it were not there.
-    };
-    Ok(OpenHints {
-        clean,
-        recovery_point: known(RECOVERY_POINTS_FILE)?,
-        log_start: known(LOG_STARTS_FILE)?,
-        cleaner_offset: known(CLEANER_OFFSETS_FILE)?,
-    })
+    Ok(RootCheckpoints::read_of(fs, root, dir)?.facts(dir).hints())
 }
 
 /// Makes the root with its missing parents, durably; true if it was not there.
@@ -677,7 +661,7 @@ pub(crate) fn is_known_file(name: &str) -> bool {
     ours.contains(&name) || name == OTHER_KAFKA_FILE || name.starts_with(OWN_FILE_PREFIX)
 }
 
-fn exists(fs: &dyn Fs, path: &Path) -> Result<bool, IoError> {
+pub(crate) fn exists(fs: &dyn Fs, path: &Path) -> Result<bool, IoError> {
     match fs.metadata(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -104,6 +104,7 @@ mod recovery;
 pub mod repair;
 mod retention;
 mod retire;
+mod root_checkpoints;
 mod scan;
 mod scrub;
 mod segment;

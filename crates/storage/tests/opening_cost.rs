@@ -222,3 +222,46 @@ fn after_a_crash_the_directory_is_listed_no_more_than_twice() {
     let calls = asked.take();
     assert!(count(&calls, "list", |_| true) <= 2, "{calls:#?}");
 }
+
+/// What is verified, repaired and copied of a data root: its checkpoints are read as often for many partitions as for a few.
+#[test]
+fn the_checkpoints_of_a_root_are_not_read_for_each_partition() {
+    const CHECKPOINT: &str = "recovery-point-offset-checkpoint";
+    let opened = |partitions: usize| {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        let mut lines = format!("0\n{partitions}\n");
+        let dirs: Vec<_> = (0..partitions).map(|number| root.join(format!("books-{number}"))).collect();
+        for (number, dir) in dirs.iter().enumerate() {
+            let (mut log, _) = Log::open(dir, LogOptions::default()).unwrap();
+            append(&mut log, &numbered(1, 90));
+            log.close().unwrap();
+            // Past the end: a repair has a line to lower for each.
+            lines.push_str(&format!("books {number} 7\n"));
+        }
+        std::fs::write(root.join(CHECKPOINT), lines).unwrap();
+        let asked = Asked::new(Arc::new(OsFs));
+        let fs: Arc<dyn Fs> = Arc::new(asked.clone());
+        let opens = || count(&asked.take(), "open", |name| name.starts_with(CHECKPOINT));
+
+        let checkpoints = inspect::RootCheckpoints::read(&*fs, &root).unwrap();
+        let faults: u64 = dirs
+            .iter()
+            .map(|dir| inspect::verify_partition_in_root(&*fs, dir, &checkpoints, &mut |_| {}).unwrap().faults)
+            .sum();
+        assert_eq!(faults, partitions as u64);
+        let verifying = opens();
+        repair::copy_root(&fs, &root, &directory.path().join("copy"), &mut |_| {}).unwrap();
+        let copying = opens();
+        let mut repair = repair::RootRepair::begin(&*fs, repair::RepairLock::take(&*fs, &root).unwrap()).unwrap();
+        for dir in &dirs {
+            assert_eq!(repair.partition(&fs, dir, &mut |_| {}).unwrap(), []);
+        }
+        repair.finish(&*fs).unwrap();
+        let repairing = opens();
+        assert!(verifying > 0 && copying > 0 && repairing > 0);
+        [verifying, copying, repairing]
+    };
+    assert_eq!(opened(2), opened(6));
+}

@@ -12,6 +12,7 @@
 //! | which files a partition consists of | [`PartitionFiles::list`] |
 //! | the batches of a segment, and what lies between them | [`SegmentWalk`] |
 //! | where two replicas part | [`Comparison::of`] |
+//! | what a data root says of all of its partitions, read once | [`RootCheckpoints::read`] |
 //! | what is wrong with any of it | [`verify_partition`], [`verify_root`], [`verify_file`] |
 //! | sizes, offsets, epochs, how it was closed | [`PartitionSummary::of`], [`RootSummary::of`] |
 
@@ -25,17 +26,17 @@ mod target;
 mod verify;
 mod walk;
 
+pub use crate::root_checkpoints::RootCheckpoints;
 pub use diff::{Comparison, Parting, Side};
 pub use fault::{Correction, Fault, FaultKind, Severity};
 pub use files::{FileFacts, PartitionFiles, SegmentFiles};
 pub use records::RecordsFault;
 pub use root::RootSummary;
 pub use summary::{PartitionSummary, SegmentSummary, Stop, Writer, position_before};
-pub(crate) use summary::{RootFacts, name_of as partition_of};
-pub(crate) use target::root_of;
 pub use target::{InspectError, Target, in_use_by};
+pub(crate) use target::{checkpoints_around, root_of};
 pub(crate) use verify::{
-    AbortedEntries, OpenTransactions, contradiction, verify_as_closed, verify_locked, verify_locked_root,
+    AbortedEntries, OpenTransactions, Terms, contradiction, verify_file_on, verify_locked_root, verify_partition_on,
 };
-pub use verify::{Verified, VerifyEvent, verify_file, verify_partition, verify_root};
+pub use verify::{Verified, VerifyEvent, verify_file, verify_partition, verify_partition_in_root, verify_root};
 pub use walk::{DamagedBytes, Piece, SegmentWalk};

@@ -1,12 +1,9 @@
 //! What a partition's directory tells at a glance: names, lengths, small files, and the end of the last segment.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::batch::BatchHeader;
 use crate::checkpoint;
-use crate::data_dir::{
-    CLEAN_SHUTDOWN_FILE, CLEANER_OFFSETS_FILE, HIGH_WATERMARKS_FILE, LOG_STARTS_FILE, RECOVERY_POINTS_FILE,
-};
 use crate::epochs::EpochHistory;
 use crate::fs::{Fs, OpenMode};
 use crate::index::{SealedOffsetIndex, SealedTimeIndex};
@@ -15,12 +12,13 @@ use crate::lock::Holder;
 use crate::log::EPOCHS_FILE;
 use crate::metadata_files::read_topic_id;
 use crate::names::{PartitionDirName, SegmentFileName};
+use crate::root_checkpoints::{RootCheckpoints, RootFacts};
 use crate::scan::{Found, Walk};
 use crate::state_file::StateFile;
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition};
 
 use super::files::{PartitionFiles, SegmentFiles};
-use super::target::{InspectError, in_use_by, root_of};
+use super::target::{InspectError, checkpoints_around, in_use_by};
 
 /// How a log was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +86,8 @@ pub struct PartitionSummary {
     pub writer: Writer,
     /// Who has it open.
     pub in_use_by: Option<Holder>,
+    /// What its data root says of it.
+    pub(crate) root: RootFacts,
 }
 
 impl PartitionSummary {
@@ -96,6 +96,14 @@ impl PartitionSummary {
     /// # Errors
     /// What the file system answers. Damage is no error: what is damaged is told as missing.
     pub fn of(fs: &dyn Fs, dir: &Path) -> Result<Self, IoError> {
+        Self::in_root(fs, dir, &checkpoints_around(fs, dir)?)
+    }
+
+    /// As [`PartitionSummary::of`], of one of the partitions of a data root whose checkpoints were read.
+    ///
+    /// # Errors
+    /// As [`PartitionSummary::of`].
+    pub fn in_root(fs: &dyn Fs, dir: &Path, checkpoints: &RootCheckpoints) -> Result<Self, IoError> {
         let in_use_by = in_use_by(fs, dir)?;
         let files = PartitionFiles::list(fs, dir)?;
         let mut segments = Vec::with_capacity(files.segments.len());
@@ -104,7 +112,7 @@ impl PartitionSummary {
             segments.push(SegmentSummary::of(fs, segment, bases.next())?);
         }
         let topic_partition = name_of(dir);
-        let root = RootFacts::of(fs, dir, topic_partition.as_ref());
+        let root = checkpoints.facts(dir);
         let state = StateFile::read(fs, dir)?.last();
         let first = files.segments.first().map(|segment| segment.base);
         let log_start = state.map(|state| state.log_start).or(root.log_start).unwrap_or(Offset::ZERO);
@@ -137,6 +145,7 @@ impl PartitionSummary {
             writer,
             in_use_by,
             files,
+            root,
         })
     }
 }
@@ -178,7 +187,7 @@ impl SegmentSummary {
 }
 
 /// The topic and partition of a directory, by its name.
-pub(crate) fn name_of(dir: &Path) -> Option<TopicPartition> {
+fn name_of(dir: &Path) -> Option<TopicPartition> {
     let name = dir.file_name()?.to_str().and_then(PartitionDirName::parse)?;
     Some(name.topic_partition)
 }
@@ -209,46 +218,4 @@ pub fn position_before(fs: &dyn Fs, files: &SegmentFiles, offset: Offset) -> (u6
         }
     };
     by_index().unwrap_or((0, files.base))
-}
-
-/// What the files of a data root say of one partition.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RootFacts {
-    pub(crate) dir: Option<PathBuf>,
-    pub(crate) clean: bool,
-    pub(crate) log_start: Option<Offset>,
-    pub(crate) recovery_point: Option<Offset>,
-    pub(crate) high_watermark: Option<Offset>,
-    pub(crate) cleaner_offset: Option<Offset>,
-}
-
-impl RootFacts {
-    /// What the checkpoints say, each with its name.
-    pub(crate) fn offsets(&self) -> [(&'static str, Option<Offset>); 4] {
-        [
-            (RECOVERY_POINTS_FILE, self.recovery_point),
-            (LOG_STARTS_FILE, self.log_start),
-            (HIGH_WATERMARKS_FILE, self.high_watermark),
-            (CLEANER_OFFSETS_FILE, self.cleaner_offset),
-        ]
-    }
-
-    pub(crate) fn of(fs: &dyn Fs, partition_dir: &Path, topic_partition: Option<&TopicPartition>) -> Self {
-        let Some((dir, topic_partition)) = root_of(fs, partition_dir).zip(topic_partition) else {
-            return Self::default();
-        };
-        let wanted = |found: &TopicPartition| found == topic_partition;
-        let offset = |file: &str| {
-            let offsets = checkpoint::read_offsets_where(fs, &dir.join(file), wanted).ok()?;
-            offsets.get(topic_partition).copied()
-        };
-        Self {
-            clean: fs.metadata(&dir.join(CLEAN_SHUTDOWN_FILE)).is_ok(),
-            log_start: offset(LOG_STARTS_FILE),
-            recovery_point: offset(RECOVERY_POINTS_FILE),
-            high_watermark: offset(HIGH_WATERMARKS_FILE),
-            cleaner_offset: offset(CLEANER_OFFSETS_FILE),
-            dir: Some(dir),
-        }
-    }
 }

@@ -10,6 +10,7 @@ use crate::io::{IoContext, IoError};
 use crate::lock::{Holder, LOCK_FILE};
 use crate::metadata_files::MetadataFileError;
 use crate::names::{PartitionDirName, SegmentFileName};
+use crate::root_checkpoints::RootCheckpoints;
 
 /// Why something could not be looked at. Damage is no such reason: it is what is to be found.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +103,14 @@ pub(crate) fn root_of(fs: &dyn Fs, partition_dir: &Path) -> Option<PathBuf> {
     // A broker that has just begun to make a root has made its lock first.
     let mut names = RootFiles::NAMES.iter().chain([&LOCK_FILE]);
     names.any(|name| fs.metadata(&root.join(name)).is_ok()).then(|| root.to_owned())
+}
+
+/// What the data root around a partition's directory says of the partition; nothing if there is none.
+pub(crate) fn checkpoints_around(fs: &dyn Fs, partition_dir: &Path) -> Result<RootCheckpoints, IoError> {
+    match root_of(fs, partition_dir) {
+        Some(root) => RootCheckpoints::read_of(fs, &root, partition_dir),
+        None => Ok(RootCheckpoints::default()),
+    }
 }
 
 /// Who has a data root or a partition's directory open: a broker of ours or Kafka's, or a log that is open by itself.

@@ -10,8 +10,8 @@ use crate::fs::OpenMode;
 use crate::index::AbortedTransaction;
 use crate::indexes::IndexWriter;
 use crate::inspect::{
-    AbortedEntries, InspectError, OpenTransactions, PartitionFiles, PartitionSummary, Piece, SegmentFiles, SegmentWalk,
-    contradiction,
+    AbortedEntries, InspectError, OpenTransactions, PartitionFiles, PartitionSummary, Piece, RootCheckpoints,
+    SegmentFiles, SegmentWalk, contradiction,
 };
 use crate::io::IoContext;
 use crate::log::{EPOCHS_FILE, write_epochs};
@@ -78,8 +78,13 @@ struct Pass<'p> {
 
 impl Rebuild {
     /// Returns the end of the log.
-    pub(super) fn run(&self, place: &Place, read: &mut dyn FnMut(u64)) -> Result<Offset, RepairError> {
-        let summary = PartitionSummary::of(&*place.fs, &place.dir)?;
+    pub(super) fn run(
+        &self,
+        place: &Place,
+        checkpoints: &RootCheckpoints,
+        read: &mut dyn FnMut(u64),
+    ) -> Result<Offset, RepairError> {
+        let summary = PartitionSummary::in_root(&*place.fs, &place.dir, checkpoints)?;
         let files = summary.files;
         let first = files.segments.first().map_or(Offset::ZERO, |segment| segment.base);
         let due: Vec<Offset> = match &self.snapshots {

@@ -10,7 +10,8 @@ use crate::data_dir::{
 };
 use crate::fs::Fs;
 use crate::inspect::{
-    Fault, FaultKind, InspectError, PartitionSummary, Severity, Stop, Target, VerifyEvent, Writer, verify_locked_root,
+    Fault, FaultKind, InspectError, PartitionSummary, RootCheckpoints, Severity, Stop, Target, VerifyEvent, Writer,
+    verify_locked_root,
 };
 use crate::{Offset, TopicPartition};
 
@@ -120,9 +121,10 @@ fn known(fs: &dyn Fs, dir: &Path) -> Result<BTreeMap<TopicPartition, Known>, Rep
     let Target::Root { partitions, .. } = Target::of(fs, dir)? else {
         return Err(InspectError::Unknown(dir.to_owned()).into());
     };
+    let checkpoints = RootCheckpoints::read(fs, dir)?;
     let mut known = BTreeMap::new();
     for partition in partitions {
-        let summary = PartitionSummary::of(fs, &partition)?;
+        let summary = PartitionSummary::in_root(fs, &partition, &checkpoints)?;
         let Some(name) = summary.topic_partition else { continue };
         let is_own = summary.writer == Writer::Highwater;
         let recovery_point = match summary.stop {
@@ -137,12 +139,15 @@ fn known(fs: &dyn Fs, dir: &Path) -> Result<BTreeMap<TopicPartition, Known>, Rep
 }
 
 /// The lines of a damaged checkpoint: those that are left of it and can be right, and what the partitions know better. A
-/// partition without a line is one that its broker knows nothing of: it is read from its beginning, or asks its leader.
+/// partition without a line is one that its broker knows nothing of: it is read from its beginning, or asks its leader. What
+/// was synced no line that is left tells: where the file is damaged, it may be another number, and records that a power
+/// cut tore would count as good for it.
 fn lines(
     fs: &dyn Fs,
     path: &Path,
     known: &BTreeMap<TopicPartition, Known>,
 ) -> Result<BTreeMap<TopicPartition, Offset>, RepairError> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     // Of one that is too large to be a checkpoint nothing is left.
     let text = match read_small_file(fs, path, CHECKPOINT_BYTES_MAX) {
         Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => Vec::new(),
@@ -156,8 +161,8 @@ fn lines(
         .filter_map(|line| line.strip_suffix('\n'))
         .filter_map(entry)
         .filter(|(name, offset)| known.get(name).is_some_and(|known| *offset <= known.end))
+        .filter(|_| name != RECOVERY_POINTS_FILE)
         .collect();
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     for (partition, known) in known {
         let better = match name {
             RECOVERY_POINTS_FILE => known.recovery_point,

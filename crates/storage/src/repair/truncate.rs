@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::data_dir::OpenHints;
 use crate::error::{FlushError, OpenError, TruncateError};
 use crate::fs::{Fs, OpenMode};
-use crate::inspect::{PartitionSummary, Piece, RootFacts, SegmentWalk, Stop, partition_of};
+use crate::inspect::{PartitionSummary, Piece, SegmentWalk};
 use crate::io::IoContext;
 use crate::{Log, LogOptions, Offset, RecoveryReport, Truncated};
 
+use super::RepairError;
+use super::apply::checkpoints_to_lower;
 use super::copy::keeping_all;
-use super::{RepairError, lower_checkpoints};
 
 /// What cutting a log off at an offset takes away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,18 +85,13 @@ pub enum CutError {
 /// # Errors
 /// If the log cannot be opened, cut or closed. What was cut by then stays cut.
 pub fn truncate(fs: &Arc<dyn Fs>, dir: &Path, to: Offset) -> Result<(Truncated, RecoveryReport), CutError> {
-    let root = RootFacts::of(&**fs, dir, partition_of(dir).as_ref());
-    let summary = PartitionSummary::of(&**fs, dir).map_err(RepairError::from)?;
-    let hints = OpenHints {
-        clean: root.dir.as_ref().map(|_| summary.stop == Stop::Clean),
-        recovery_point: root.recovery_point,
-        log_start: root.log_start,
-        ..OpenHints::default()
-    };
-    let hints = keeping_all(hints, summary.end);
+    let mut checkpoints = checkpoints_to_lower(&**fs, dir).map_err(RepairError::from)?;
+    let summary = PartitionSummary::in_root(&**fs, dir, &checkpoints).map_err(RepairError::from)?;
+    let hints = keeping_all(summary.root.hints(), summary.end);
     let (mut log, report) = Log::open_with(fs.clone(), dir, LogOptions::default(), hints)?;
     let truncated = log.truncate_to(to)?;
     let closed = log.close()?;
-    lower_checkpoints(&**fs, dir, closed.end).map_err(RepairError::from)?;
+    checkpoints.lower(dir, closed.end);
+    checkpoints.write(&**fs).map_err(RepairError::from)?;
     Ok((truncated, report))
 }

@@ -36,6 +36,11 @@ impl Unfinished {
         Ok(Self { replaced, waiting: names })
     }
 
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// The data files that get another name.
     pub(super) fn set_aside(&self, dir: &Path) -> impl Iterator<Item = PathBuf> {
         let logs = self.replaced.iter().filter(|name| name.kind == SegmentFile::Log);

@@ -1,20 +1,19 @@
 //! `highwater log copy`: a copy of a stopped log, or of all logs of a data directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 use highwater_storage::RecoveryReport;
-use highwater_storage::inspect::{Severity, Target, Verified, VerifyEvent, verify_partition, verify_root};
+use highwater_storage::inspect::{Severity, Target, Verified, VerifyEvent, verify_partition_in_root, verify_root};
 use highwater_storage::repair::{copy_dir, copy_root};
 use serde_json::json;
 
 use super::output::Output;
 use super::progress::Progress;
 use super::text::{counted, size};
-use super::verify::{fault_line, fault_object, log_bytes};
-use super::{ResultFormat, file_system, partitions, resolved, target};
+use super::verify::{checkpoints, fault_line, fault_object, log_bytes};
+use super::{ResultFormat, file_system, partitions, resolved, target, usage};
 
 /// Copy a stopped log, or a data directory with all its logs, durably. The copy is one that was closed well: it is recovered
 /// as the next start would do it. Then it is verified; exits with 1 if something is wrong in it.
@@ -34,17 +33,21 @@ pub(crate) struct CopyArguments {
 pub(crate) fn run(arguments: &CopyArguments) -> anyhow::Result<ExitCode> {
     let fs = file_system();
     let source = target(&*fs, &arguments.source)?;
+    let destination = placed(&arguments.destination)?;
     let mut output = Output::new(arguments.format);
     // It is read once to be copied, and the copy once to be verified.
     let progress = Progress::new(log_bytes(&*fs, &source)?.saturating_mul(2), arguments.format);
+    let mut read = |bytes| progress.add(bytes);
     let (path, copied) = match &source {
-        Target::Partition(dir) => (dir, copy_dir(&fs, dir, &arguments.destination, &mut |bytes| progress.add(bytes))?),
-        Target::Root { dir, .. } => {
-            (dir, copy_root(&fs, dir, &arguments.destination, &mut |bytes| progress.add(bytes))?)
-        }
-        Target::File(path, _) => bail!("{} is one file: name its directory", path.display()),
+        Target::Partition(dir) => (dir, copy_dir(&fs, dir, &destination, &mut read)),
+        Target::Root { dir, .. } => (dir, copy_root(&fs, dir, &destination, &mut read)),
+        Target::File(path, _) => return Err(usage(format!("{} is one file: name its directory", path.display()))),
     };
-    let copy = target(&*fs, &arguments.destination)?;
+    let copied = match copied {
+        Err(error) if error.is_about_destination() => return Err(usage(error)),
+        copied => copied?,
+    };
+    let copy = target(&*fs, &destination)?;
     let mut verified = Verified::default();
     let mut faults = Vec::new();
     let mut tell = |event| match event {
@@ -55,8 +58,9 @@ pub(crate) fn run(arguments: &CopyArguments) -> anyhow::Result<ExitCode> {
     if let Target::Root { dir, .. } = &copy {
         verified.add(verify_root(&*fs, dir, &mut tell)?);
     }
+    let checkpoints = checkpoints(&*fs, &copy)?.unwrap_or_default();
     for dir in partitions(&copy) {
-        verified.add(verify_partition(&*fs, &dir, &mut tell)?);
+        verified.add(verify_partition_in_root(&*fs, &dir, &checkpoints, &mut tell)?);
     }
     progress.finish();
     let (files, bytes) = (copied.files, copied.bytes);
@@ -89,11 +93,27 @@ pub(crate) fn run(arguments: &CopyArguments) -> anyhow::Result<ExitCode> {
         output.line(&format!("  verified: {records} in {}", counted(verified.batches, "batch", "batches")))?;
     }
     output.object(&json!({
-        "type": "copy", "path": path, "copy": resolved(&arguments.destination)?, "files": files, "bytes": bytes,
+        "type": "copy", "path": path, "copy": destination, "files": files, "bytes": bytes,
         "recovered": recovered, "faults": verified.faults,
     }))?;
     output.finish()?;
     Ok(if verified.is_good() && is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where a copy goes, links followed: to where it is compared with what is copied.
+fn placed(destination: &Path) -> anyhow::Result<PathBuf> {
+    if let Ok(there) = resolved(destination) {
+        return Ok(there);
+    }
+    let parent = match destination.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => destination,
+    };
+    let Some((parent, name)) = resolved(parent).ok().zip(destination.file_name()) else {
+        return Err(usage(format!("there is no directory {} for the copy to lie in", parent.display())));
+    };
+    Ok(parent.join(name))
 }
 
 fn cut_bytes(report: &RecoveryReport) -> u64 {

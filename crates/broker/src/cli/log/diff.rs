@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 use highwater_storage::BatchHeader;
 use highwater_storage::fs::Fs;
@@ -15,7 +14,7 @@ use super::info::file_name;
 use super::output::Output;
 use super::progress::Progress;
 use super::text::counted;
-use super::{ResultFormat, file_system, partitions, target};
+use super::{ResultFormat, file_system, partitions, target, usage};
 
 /// Compare two replicas of a partition, or those of all partitions that two data directories share. Exits with 0 if they are
 /// the same as far as both go, with 1 if any part.
@@ -46,9 +45,9 @@ pub(crate) fn run(arguments: &DiffArguments) -> anyhow::Result<ExitCode> {
         }
         (Target::Root { .. }, Target::Root { .. }) => roots(&*fs, &mut output, &first, &second, arguments.format)?,
         (Target::File(path, _), _) | (_, Target::File(path, _)) => {
-            bail!("{} is one file: name its directory", path.display())
+            return Err(usage(format!("{} is one file: name its directory", path.display())));
         }
-        _ => bail!("one is a data directory and one a partition's directory: name two of a kind"),
+        _ => return Err(usage("one is a data directory and one a partition's directory: name two of a kind")),
     };
     output.finish()?;
     Ok(if is_consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })

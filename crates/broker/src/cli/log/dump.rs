@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::output::Output;
 use super::selection::{Bound, Selection};
 use super::text::{escaped, json_bytes};
-use super::{ResultFormat, file_system, partitions, target};
+use super::{ResultFormat, file_system, partitions, target, usage};
 
 /// Show batches, and records.
 #[derive(Debug, Args)]
@@ -47,7 +47,9 @@ pub(crate) fn run(arguments: &DumpArguments) -> anyhow::Result<ExitCode> {
     for path in &arguments.paths {
         match target(&*fs, path)? {
             Target::File(path, name) if name.kind == SegmentFile::Log => dump.file(&path, name.base_offset)?,
-            Target::File(path, _) => anyhow::bail!("{} is no segment: only .log files hold batches", path.display()),
+            Target::File(path, _) => {
+                return Err(usage(format!("{} is no segment: only .log files hold batches", path.display())));
+            }
             target => {
                 for dir in partitions(&target) {
                     dump.partition(&dir)?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use highwater_storage::fs::Fs;
 use highwater_storage::inspect::{
-    FileFacts, PartitionFiles, PartitionSummary, RootSummary, SegmentSummary, Stop, Target, Writer,
+    FileFacts, PartitionFiles, PartitionSummary, RootCheckpoints, RootSummary, SegmentSummary, Stop, Target, Writer,
 };
 use highwater_storage::lock::Holder;
 use highwater_storage::names::{SegmentFile, SegmentFileName};
@@ -42,9 +42,10 @@ pub(crate) fn run(arguments: &InfoArguments) -> anyhow::Result<ExitCode> {
                 for line in root_lines(&root) {
                     output.line(&line)?;
                 }
+                let checkpoints = RootCheckpoints::read(&*fs, &dir)?;
                 let mut summaries = Vec::new();
                 for partition in &partitions {
-                    let summary = PartitionSummary::of(&*fs, partition)?;
+                    let summary = PartitionSummary::in_root(&*fs, partition, &checkpoints)?;
                     output.object(&partition_object(&summary))?;
                     summaries.push(summary);
                 }

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use highwater_storage::fs::{Fs, OsFs};
-use highwater_storage::inspect::Target;
+use highwater_storage::inspect::{InspectError, Target};
+use highwater_storage::repair::RepairError;
 
 /// Look into the files of logs, Highwater's or Kafka's.
 #[derive(Debug, Args)]
@@ -77,12 +78,37 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
         // Whoever read the results has seen enough of them.
         Err(error) if output::is_closed(&error) => Ok(ExitCode::SUCCESS),
         // Where 1 says that something is wrong with the files, it cannot say that they could not be looked at.
-        Err(error) if matches!(arguments.command, LogCommand::Verify(_) | LogCommand::Diff(_)) => {
+        Err(error) if is_usage(&error) || matches!(arguments.command, LogCommand::Verify(_) | LogCommand::Diff(_)) => {
             eprintln!("highwater: {}", crate::in_one_line(&error));
             Ok(ExitCode::from(2))
         }
         done => done,
     }
+}
+
+/// What was asked for cannot be done to what was named, whatever is in it.
+#[derive(Debug)]
+struct Usage(String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Whether an error is about what was named, and not about what happened to it.
+fn is_usage(error: &anyhow::Error) -> bool {
+    let unknown = match error.downcast_ref() {
+        Some(RepairError::Inspect(error)) => Some(error),
+        _ => error.downcast_ref(),
+    };
+    error.is::<Usage>() || matches!(unknown, Some(InspectError::Unknown(_)))
+}
+
+fn usage(what: impl std::fmt::Display) -> anyhow::Error {
+    Usage(what.to_string()).into()
 }
 
 fn file_system() -> Arc<dyn Fs> {
@@ -91,8 +117,8 @@ fn file_system() -> Arc<dyn Fs> {
 
 /// What a path on the command line is. Links are followed here: the storage crate opens none.
 fn target(fs: &dyn Fs, path: &Path) -> anyhow::Result<Target> {
-    let path = resolved(path)?;
-    Ok(Target::of(fs, &path)?)
+    let path = resolved(path).map_err(|error| usage(crate::in_one_line(&error)))?;
+    Target::of(fs, &path).map_err(usage)
 }
 
 fn resolved(path: &Path) -> anyhow::Result<PathBuf> {

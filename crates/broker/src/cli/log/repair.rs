@@ -4,28 +4,30 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::bail;
 use clap::Args;
+use highwater_storage::Offset;
 use highwater_storage::fs::Fs;
 use highwater_storage::inspect::{
-    Correction, Fault, InspectError, PartitionFiles, Target, Verified, VerifyEvent, in_use_by,
+    Correction, Fault, InspectError, PartitionFiles, RootCheckpoints, Target, Verified, VerifyEvent, in_use_by,
 };
 use highwater_storage::lock::LockError;
-use highwater_storage::names::{SegmentFile, SegmentFileState};
-use highwater_storage::repair::{RepairAction, RepairEvent, RepairLock, RepairPlan, RootRepairPlan};
+use highwater_storage::names::{SegmentFile, SegmentFileName, SegmentFileState};
+use highwater_storage::repair::{
+    RepairAction, RepairError, RepairEvent, RepairLock, RepairPlan, RootRepair, RootRepairPlan,
+};
 use serde_json::{Value, json};
 
 use super::output::Output;
 use super::progress::Progress;
 use super::text::counted;
 use super::verify::{fault_line, fault_object};
-use super::{ResultFormat, file_system, partitions, target};
+use super::{ResultFormat, file_system, partitions, target, usage};
 
 /// Put damaged bytes aside and make indexes, epochs, snapshots and checkpoints anew. Says what it would do; does it with
-/// --write.
+/// --write. Of a file, the segment that it belongs to is repaired with its indexes, and nothing else.
 #[derive(Debug, Args)]
 pub(crate) struct RepairArguments {
-    /// Partitions' directories or data directories. Nobody may have them open.
+    /// Partitions' directories, data directories or files of segments. Nobody may have them open.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Do it.
@@ -49,69 +51,166 @@ pub(crate) struct RebuildArguments {
 
 pub(crate) fn repair(arguments: &RepairArguments) -> anyhow::Result<ExitCode> {
     let fs = file_system();
-    let mut output = Output::new(arguments.format);
-    let mut left = 0;
-    let mut dirs = Vec::new();
+    let mut targets = Vec::new();
     for path in &arguments.paths {
         let target = target(&*fs, path)?;
-        match &target {
-            Target::File(path, _) => bail!("{} is one file: name its directory", path.display()),
-            // Before the partitions, whose repairs go by it.
-            Target::Root { dir, .. } => left += repair_root(&*fs, dir, arguments.write, &mut output)?,
-            Target::Partition(_) => {}
-        }
-        dirs.extend(partitions(&target));
+        targets.push(match target {
+            Target::File(path, name) => Asked::Segment(of_segment(&*fs, &path, name)?, name.base_offset),
+            Target::Partition(dir) => Asked::Partition(dir),
+            Target::Root { dir, partitions } => Asked::Root(dir, partitions),
+        });
     }
-    for dir in &dirs {
-        left += match locked(&*fs, dir, arguments.write)? {
-            Some(lock) => repair_partition(&fs, dir, &lock, &mut output)?,
-            None => plan_partition(&*fs, dir, &mut output)?,
+    let mut output = Output::new(arguments.format);
+    let mut left = 0;
+    for asked in &targets {
+        let (Asked::Segment(dir, _) | Asked::Partition(dir) | Asked::Root(dir, _)) = asked;
+        left += match (asked, locked(&*fs, dir, arguments.write)?) {
+            (Asked::Root(dir, partitions), Some(lock)) => repair_root(&fs, dir, partitions, lock, &mut output)?,
+            (Asked::Root(dir, partitions), None) => plan_root(&*fs, dir, partitions, &mut output)?,
+            (Asked::Partition(dir), Some(lock)) => repair_partition(&fs, dir, &lock, &mut output)?,
+            (Asked::Partition(dir), None) => {
+                plan(&*fs, dir, None, &mut output, |read| RepairPlan::of(&*fs, dir, read))?
+            }
+            (Asked::Segment(dir, base), Some(lock)) => repair_segment(&fs, dir, *base, &lock, &mut output)?,
+            (Asked::Segment(dir, base), None) => {
+                plan(&*fs, dir, Some(*base), &mut output, |read| RepairPlan::of_segment(&*fs, dir, *base, read))?
+            }
         };
     }
     output.finish()?;
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Says what a repair of a partition would do first. Returns what there is to do.
-fn plan_partition(fs: &dyn Fs, dir: &Path, output: &mut Output) -> anyhow::Result<usize> {
-    let progress = Progress::new(PartitionFiles::list(fs, dir)?.log_bytes(), output.format());
-    let plan = RepairPlan::of(fs, dir, &mut |bytes| progress.add(bytes))?;
+/// What is to be repaired.
+enum Asked {
+    Root(PathBuf, Vec<PathBuf>),
+    Partition(PathBuf),
+    Segment(PathBuf, Offset),
+}
+
+/// The directory of the segment that a file belongs to.
+fn of_segment(fs: &dyn Fs, path: &Path, name: SegmentFileName) -> anyhow::Result<PathBuf> {
+    let is_of_segment = name.state == SegmentFileState::Live && name.kind != SegmentFile::ProducerSnapshot;
+    let dir = path.parent().filter(|_| is_of_segment).map(Path::to_owned);
+    let dir = dir.filter(|dir| fs.metadata(&shown(dir, Some(name.base_offset))).is_ok());
+    dir.ok_or_else(|| usage(format!("{} is no file of a segment in use", path.display())))
+}
+
+/// What a segment's file is called, or all of a partition.
+fn shown(dir: &Path, segment: Option<Offset>) -> PathBuf {
+    segment.map_or_else(|| dir.to_owned(), |base| dir.join(SegmentFileName::live(base, SegmentFile::Log).to_string()))
+}
+
+/// Bytes of batches that are read to look at a partition, or one segment.
+fn bytes_to_read(fs: &dyn Fs, dir: &Path, segment: Option<Offset>) -> anyhow::Result<u64> {
+    let files = PartitionFiles::list(fs, dir)?;
+    let found = files.segments.iter().filter(|found| segment.is_none_or(|base| base == found.base));
+    Ok(found.map(|found| found.log.bytes).sum())
+}
+
+/// Says what a repair would do first. Returns how much there is to do.
+fn plan(
+    fs: &dyn Fs,
+    dir: &Path,
+    segment: Option<Offset>,
+    output: &mut Output,
+    look: impl FnOnce(&mut dyn FnMut(u64)) -> Result<RepairPlan, RepairError>,
+) -> anyhow::Result<usize> {
+    let progress = Progress::new(bytes_to_read(fs, dir, segment)?, output.format());
+    let plan = look(&mut |bytes| progress.add(bytes))?;
     progress.finish();
-    show(output, dir, &plan.actions, plan.left.is_empty(), false)?;
+    show(output, &shown(dir, segment), &plan.actions, plan.left.is_empty(), false)?;
     Ok(show_left(output, &plan.left)? + plan.actions.len())
 }
 
-/// Repairs a partition and verifies it. Returns what is left to do.
-fn repair_partition(fs: &Arc<dyn Fs>, dir: &Path, lock: &RepairLock, output: &mut Output) -> anyhow::Result<usize> {
-    let progress = Progress::new(PartitionFiles::list(&**fs, dir)?.log_bytes(), output.format());
+fn plan_root(fs: &dyn Fs, dir: &Path, partitions: &[PathBuf], output: &mut Output) -> anyhow::Result<usize> {
+    let own = RootRepairPlan::of(fs, dir)?;
+    show(output, dir, &own.actions, own.left.is_empty(), false)?;
+    let mut left = show_left(output, &own.left)? + own.actions.len();
+    let checkpoints = RootCheckpoints::read(fs, dir)?;
+    for partition in partitions {
+        locked(fs, partition, false)?;
+        left += plan(fs, partition, None, output, |read| RepairPlan::in_root(fs, partition, &checkpoints, read))?;
+    }
+    Ok(left)
+}
+
+/// Repairs and says what was done. Returns what stays as it is, if anything was done.
+fn told(
+    fs: &dyn Fs,
+    dir: &Path,
+    segment: Option<Offset>,
+    output: &mut Output,
+    repair: impl FnOnce(&mut dyn FnMut(RepairEvent<'_>)) -> Result<Vec<Fault>, RepairError>,
+) -> anyhow::Result<(bool, Vec<Fault>)> {
+    let progress = Progress::new(bytes_to_read(fs, dir, segment)?, output.format());
     let (mut has_repaired, mut failed) = (false, None);
-    let left = lock.repair(fs, &mut |event| match event {
+    let name = shown(dir, segment);
+    let left = repair(&mut |event| match event {
         RepairEvent::Read(bytes) => progress.add(bytes),
         RepairEvent::Done(plan) if failed.is_none() => {
             has_repaired = true;
-            failed = progress.beside(|| show(output, dir, &plan.actions, true, true)).err();
+            failed = progress.beside(|| show(output, &name, &plan.actions, true, true)).err();
         }
         _ => {}
     })?;
     progress.finish();
     failed.map_or(Ok(()), Err)?;
     if !has_repaired {
-        show(output, dir, &[], left.is_empty(), true)?;
-        return show_left(output, &left);
+        show(output, &name, &[], left.is_empty(), true)?;
+        show_left(output, &left)?;
     }
-    // What stays is among what is still wrong.
-    check(output, |tell| lock.verify(&**fs, tell))
+    Ok((has_repaired, left))
 }
 
-/// Repairs the files of a data root itself. Returns what is left to do.
-fn repair_root(fs: &dyn Fs, dir: &Path, write: bool, output: &mut Output) -> anyhow::Result<usize> {
-    let lock = locked(fs, dir, write)?;
-    let plan = RootRepairPlan::of(fs, dir)?;
-    show(output, dir, &plan.actions, plan.left.is_empty(), write)?;
-    let left = show_left(output, &plan.left)?;
-    let Some(lock) = lock.filter(|_| !plan.is_empty()) else { return Ok(left + plan.actions.len()) };
-    plan.apply(fs)?;
-    Ok(left + check(output, |tell| lock.verify_root(fs, tell))?)
+/// Repairs a partition and verifies it. Returns what is left to do.
+fn repair_partition(fs: &Arc<dyn Fs>, dir: &Path, lock: &RepairLock, output: &mut Output) -> anyhow::Result<usize> {
+    let (has_repaired, left) = told(&**fs, dir, None, output, |tell| lock.repair(fs, tell))?;
+    // What stays is among what is still wrong.
+    if has_repaired { check(output, |tell| lock.verify(&**fs, tell)) } else { Ok(left.len()) }
+}
+
+fn repair_segment(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    base: Offset,
+    lock: &RepairLock,
+    output: &mut Output,
+) -> anyhow::Result<usize> {
+    let (has_repaired, left) = told(&**fs, dir, Some(base), output, |tell| lock.repair_segment(fs, base, tell))?;
+    if has_repaired { check(output, |tell| lock.verify_segment(&**fs, base, tell)) } else { Ok(left.len()) }
+}
+
+/// Repairs the files of a data root itself, then its partitions, whose repairs go by them. Returns what is left to do.
+fn repair_root(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    partitions: &[PathBuf],
+    lock: RepairLock,
+    output: &mut Output,
+) -> anyhow::Result<usize> {
+    let own = RootRepairPlan::of(&**fs, dir)?;
+    show(output, dir, &own.actions, own.left.is_empty(), true)?;
+    let mut left = show_left(output, &own.left)?;
+    if !own.is_empty() {
+        own.apply(&**fs)?;
+        left += check(output, |tell| lock.verify_root(&**fs, tell))?;
+    }
+    let mut root = RootRepair::begin(&**fs, lock)?;
+    let mut repaired = || -> anyhow::Result<usize> {
+        let mut left = 0;
+        for partition in partitions {
+            let repair = |tell: &mut dyn FnMut(RepairEvent<'_>)| root.partition(fs, partition, tell);
+            let (has_repaired, stays) = told(&**fs, partition, None, output, repair)?;
+            left += if has_repaired { check(output, |tell| root.verify(&**fs, partition, tell))? } else { stays.len() };
+        }
+        Ok(left)
+    };
+    let repaired = repaired();
+    let written = root.finish(&**fs);
+    left += repaired?;
+    written?;
+    Ok(left)
 }
 
 pub(crate) fn rebuild_index(arguments: &RebuildArguments) -> anyhow::Result<ExitCode> {
@@ -119,12 +218,7 @@ pub(crate) fn rebuild_index(arguments: &RebuildArguments) -> anyhow::Result<Exit
     let mut asked = Vec::new();
     for path in &arguments.paths {
         match target(&*fs, path)? {
-            Target::File(path, name) => {
-                let is_of_segment = name.state == SegmentFileState::Live && name.kind != SegmentFile::ProducerSnapshot;
-                let dir = path.parent().filter(|_| is_of_segment).map(Path::to_owned);
-                let Some(dir) = dir else { bail!("{} is no file of a segment in use", path.display()) };
-                asked.push((dir, Some(name.base_offset)));
-            }
+            Target::File(path, name) => asked.push((of_segment(&*fs, &path, name)?, Some(name.base_offset))),
             other => asked.extend(partitions(&other).into_iter().map(|dir| (dir, None))),
         }
     }
@@ -135,9 +229,6 @@ pub(crate) fn rebuild_index(arguments: &RebuildArguments) -> anyhow::Result<Exit
             None => RepairPlan::rebuild_indexes(&*fs, dir)?,
             Some(base) => RepairPlan::rebuild_indexes_of(&*fs, dir, *base)?,
         };
-        if let Some(base) = segment.filter(|_| plan.is_empty()) {
-            bail!("{} has no segment that begins at offset {base}", dir.display());
-        }
         let progress = Progress::new(PartitionFiles::list(&*fs, dir)?.log_bytes(), arguments.format);
         plan.apply(&fs, &mut |bytes| progress.add(bytes))?;
         progress.finish();

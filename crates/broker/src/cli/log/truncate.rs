@@ -13,7 +13,7 @@ use serde_json::json;
 use super::output::Output;
 use super::repair::locked;
 use super::text::{counted, size};
-use super::{ResultFormat, file_system, target};
+use super::{ResultFormat, file_system, target, usage};
 
 /// Cut a log off at an offset, as a replica does that follows another leader. Says what would go; does it with --write.
 #[derive(Debug, Args)]
@@ -38,10 +38,12 @@ pub(crate) fn run(arguments: &TruncateArguments) -> anyhow::Result<ExitCode> {
     let dir = match target(&*fs, &arguments.path)? {
         Target::Partition(dir) => dir,
         Target::Root { .. } => {
-            bail!("{path} is a data directory: an offset is one partition's, so name the partition's directory")
+            let why = "an offset is one partition's, so name the partition's directory";
+            return Err(usage(format!("{path} is a data directory: {why}")));
         }
         Target::File(..) => {
-            bail!("{path} is one file, and a log is cut with all of its files: name the partition's directory")
+            let why = "a log is cut with all of its files: name the partition's directory";
+            return Err(usage(format!("{path} is one file, and {why}")));
         }
     };
     let asked = Offset(arguments.to);

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 use highwater_storage::fs::Fs;
 use highwater_storage::inspect::{
-    Fault, InspectError, PartitionFiles, Severity, Target, Verified, VerifyEvent, in_use_by, verify_file,
-    verify_partition, verify_root,
+    Fault, InspectError, PartitionFiles, RootCheckpoints, Severity, Target, Verified, VerifyEvent, in_use_by,
+    verify_file, verify_partition, verify_partition_in_root, verify_root,
 };
+use highwater_storage::io::IoError;
 use highwater_storage::names::{SegmentFile, SegmentFileName};
 use serde_json::{Value, json};
 
@@ -63,8 +64,13 @@ pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
             Target::File(path, name) => all.add(verify_file(&*fs, path, *name, &mut tell)?),
             Target::Partition(_) => {}
         }
+        let checkpoints = checkpoints(&*fs, target)?;
         for dir in partitions(target) {
-            match verify_partition(&*fs, &dir, &mut tell) {
+            let verified = match &checkpoints {
+                Some(checkpoints) => verify_partition_in_root(&*fs, &dir, checkpoints, &mut tell),
+                None => verify_partition(&*fs, &dir, &mut tell),
+            };
+            match verified {
                 Ok(verified) => all.add(verified),
                 // A broker that has the root open may have deleted the partition meanwhile.
                 Err(InspectError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound && !held.is_empty() => {}
@@ -107,6 +113,14 @@ pub(crate) fn run(arguments: &VerifyArguments) -> anyhow::Result<ExitCode> {
     }))?;
     output.finish()?;
     Ok(if all.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a data directory says of its partitions, read once for all of them.
+pub(crate) fn checkpoints(fs: &dyn Fs, target: &Target) -> Result<Option<RootCheckpoints>, IoError> {
+    match target {
+        Target::Root { dir, .. } => Ok(Some(RootCheckpoints::read(fs, dir)?)),
+        Target::Partition(_) | Target::File(..) => Ok(None),
+    }
 }
 
 /// How many bytes of data files will be read.

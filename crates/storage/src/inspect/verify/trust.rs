@@ -9,7 +9,7 @@ use crate::state_file::{FlushMark, StateFile};
 
 use super::super::fault::Fault;
 use super::super::files::SegmentFiles;
-use super::super::summary::{PartitionSummary, RootFacts, Stop, Writer};
+use super::super::summary::{PartitionSummary, Stop, Writer};
 
 /// Up to where the batches of a partition count as synced.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,8 @@ struct KafkaTrust {
 impl Trust {
     /// As recovery decides it: by the state file of ours, if it is about this log, else by the checkpoint of the root; where
     /// neither tells, a segment that was succeeded by another was synced before.
-    pub(super) fn of(fs: &dyn Fs, dir: &Path, summary: &PartitionSummary, root: &RootFacts) -> Result<Self, IoError> {
+    pub(super) fn of(fs: &dyn Fs, dir: &Path, summary: &PartitionSummary) -> Result<Self, IoError> {
+        let root = &summary.root;
         let own = StateFile::read(fs, dir)?.last().filter(|_| summary.writer == Writer::Highwater);
         let last = summary.files.segments.last().map_or(Offset::ZERO, |segment| segment.base);
         let recovery_point = own.map(|own| own.recovery_point).or(root.recovery_point).unwrap_or(last);
