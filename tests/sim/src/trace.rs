@@ -157,10 +157,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "    ms      clients          broker 1          broker 2          broker 3           store",
-                "     3          │                 │◀──── fetch ─────│                 ·                 │           1 leads",
-                "     4          │                 │────────────────✗│                 ·                 │          too long a label for so short an arrow",
-                "     5          │                 │                 │                 ●                 │          boots",
+                "    ms      clients           broker 1          broker 2          broker 3           store",
+                "     3          │                 │◀──── fetch ─────│                 ·                 │         1 leads",
+                "     4          │                 │────────────────✗│                 ·                 │         too long a label for so short an arrow",
+                "     5          │                 │                 │                 ●                 │         boots",
             ]
         );
     }
