@@ -131,12 +131,8 @@ fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> an
     let history = Run::cargo(workspace).words("test --locked --release --package highwater-history --test *");
     history.run(tally, deadline, Counts::Lines);
     // Release: thousands of seeds are a question of seconds there and of minutes without optimisation.
-    for package in ["highwater-replication", "highwater-sim"] {
-        Run::cargo(workspace).words("test --locked --release --test * --package").word(package).run(
-            tally,
-            deadline,
-            Counts::Lines,
-        );
+    for tests in ["--test * --package highwater-replication", "--lib --test * --package highwater-sim"] {
+        Run::cargo(workspace).words("test --locked --release").words(tests).run(tally, deadline, Counts::Lines);
     }
     // Seeds that nobody has run yet, others with each commit.
     Run::cargo(workspace)
