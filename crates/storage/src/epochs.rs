@@ -81,8 +81,10 @@ impl EpochHistory {
     /// Notes that `epoch` has its first record at `start`, and returns whether that changed the history (which then has
     /// to be written).
     ///
-    /// What is already known changes nothing. Otherwise the new entry wins: entries with the same or a higher epoch, or
-    /// at the same or a later offset, are dropped. A negative epoch ("none") is ignored.
+    /// What is already known changes nothing. Otherwise the new entry wins: entries with a higher epoch, or at the same or a
+    /// later offset, are dropped. An entry of the same epoch that is left begins before `start` and stays: it is higher ones
+    /// that gave way, of records that were to follow and could not be written. (Kafka drops it too, and takes the records in
+    /// between for those of an earlier epoch.) A negative epoch ("none") is ignored.
     pub fn assign(&mut self, epoch: LeaderEpoch, start: Offset) -> bool {
         if !epoch.is_some() {
             return false;
@@ -93,8 +95,10 @@ impl EpochHistory {
         {
             return false;
         }
-        while self.entries.pop_if(|(known, known_start)| *known >= epoch || *known_start >= start).is_some() {}
-        self.entries.push((epoch, start));
+        while self.entries.pop_if(|(known, known_start)| *known > epoch || *known_start >= start).is_some() {}
+        if self.latest() != epoch {
+            self.entries.push((epoch, start));
+        }
         true
     }
 

@@ -160,6 +160,27 @@ fn a_batch_around_the_start_that_cannot_be_written_leaves_an_empty_log() {
     assert_eq!((log.start(), log.end(), contents(&log.reader()).len()), (Offset(5), Offset(10), 5));
 }
 
+/// The epochs of batches that could not be written are known already when they come again one by one.
+#[test]
+fn an_epoch_keeps_its_start_when_a_later_one_could_not_be_written() {
+    let fs = disk(1);
+    let mut log = filled(&fs, &small(), 5);
+    log.append_replicated(NOW, &stored(5, 4, &[b"of epoch 4"])).unwrap();
+    fs.inject_on(Fault::Enospc, Call::Write, ".log", 1);
+    let both = [stored(6, 4, &[b"of epoch 4"]), stored(7, 6, &[b"of epoch 6"])];
+    assert!(matches!(log.append_replicated(NOW, &both.concat()), Err(AppendError::Io(_))));
+    assert_eq!((fs.faults_hit(), log.end()), (1, Offset(6)));
+    let epochs = [(0, 0), (4, 5), (6, 7)].map(|(epoch, start)| (LeaderEpoch(epoch), Offset(start)));
+    for (batch, known) in both.iter().zip([2, 3]) {
+        log.append_replicated(NOW, batch).unwrap();
+        assert_eq!(log.epochs(), &epochs[..known]);
+    }
+    log.checkpoint().unwrap();
+    drop(log);
+    let (log, report) = open(&fs, &small());
+    assert_eq!((log.epochs(), &report.repaired[..]), (&epochs[..], &[][..]), "the batches were held against them");
+}
+
 #[test]
 fn a_write_that_cannot_be_taken_back_closes_the_log() {
     let fs = disk(1);

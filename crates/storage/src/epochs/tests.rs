@@ -24,7 +24,12 @@ fn a_later_assignment_evicts_what_contradicts_it() {
     assert_eq!(assigned(&[(2, 11), (2, 12)]), history(&[(2, 11)]));
     assert_eq!(assigned(&[(2, 9), (3, 9)]), history(&[(3, 9)]));
     assert_eq!(assigned(&[(2, 6), (3, 5)]), history(&[(3, 5)]));
-    assert_eq!(assigned(&[(1, 5), (2, 6), (1, 7)]), history(&[(1, 7)]));
+    assert_eq!(
+        assigned(&[(1, 5), (2, 6), (1, 7)]),
+        history(&[(1, 5)]),
+        "it goes on where the higher one was not written"
+    );
+    assert_eq!(assigned(&[(1, 5), (3, 6), (2, 7)]), history(&[(1, 5), (2, 7)]));
     assert_eq!(assigned(&[(2, 11), (2, 10)]), history(&[(2, 10)]));
     assert_eq!(assigned(&[(0, 0), (1, 4), (2, 8)]), history(&[(0, 0), (1, 4), (2, 8)]));
 }
