@@ -453,10 +453,12 @@ impl Replica {
             return;
         }
         self.published = Some(said);
+        // An epoch that a log without records knows of may be one of long ago, from before what was deleted by age.
+        let last_epoch = if log.is_empty() { LeaderEpoch::NONE } else { log.latest_epoch() };
         self.outputs.push_back(Output::PublishEnd(PublishedEnd {
             life: said.0,
             leader_epoch: said.1,
-            last_epoch: log.latest_epoch(),
+            last_epoch,
             log_end: log.end(),
         }));
     }

@@ -610,3 +610,22 @@ fn a_doubtful_member_publishes_its_flushed_end_while_nobody_leads() {
     rig.state(doubtful(-1, 5));
     assert_eq!(published(&mut rig), [5]);
 }
+
+/// Whose records are all deleted by age, in epochs that the power cut may have taken from its history, says no epoch: the
+/// controller knows that all below its end was committed.
+#[test]
+fn a_doubtful_member_without_records_publishes_no_epoch() {
+    let table = [("records", 3, 1), ("none, of an epoch it knows", 4, -1)];
+    for (name, start, last_epoch) in table {
+        let mut log = ModelLog::with_epochs(&[(1, 0)], 4);
+        log.flush();
+        log.advance_start(Offset(start));
+        assert_eq!(log.latest_epoch(), LeaderEpoch(1));
+        let mut rig = Rig::with(config(), log, 4);
+        rig.state(PartitionState { doubtful: ids(&[1]), ..state(-1, 2, &[1, 2]) });
+        let end =
+            |output| if let Output::PublishEnd(end) = output { Some((end.last_epoch.0, end.log_end.0)) } else { None };
+        let published: Vec<_> = rig.take_seen().into_iter().filter_map(end).collect();
+        assert_eq!(published, [(last_epoch, 4)], "{name}");
+    }
+}
