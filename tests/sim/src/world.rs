@@ -523,8 +523,10 @@ impl World {
         let loses_nothing = self.plan.loses_nothing();
         let Some(running) = &mut self.nodes[node].running else { return };
         let status = running.partition.status();
-        if status.role == Role::Fenced {
-            return; // Its log is closed: what it holds shows when it is opened again.
+        // Its log is closed, by a job at its disk maybe that nobody has heard of yet: what it holds shows when it is opened
+        // again.
+        if status.role == Role::Fenced || running.partition.log().fence().is_some() {
+            return;
         }
         running.mirror.follow(&running.partition, &mut self.truth);
         self.truth.begins(node, status.log_start.0);
@@ -590,7 +592,8 @@ impl World {
         for node in &self.nodes {
             let Some(running) = &node.running else { return false };
             let status = running.partition.status();
-            if status.role == Role::Offline || status.version != state.version {
+            let is_open = running.partition.log().fence().is_none();
+            if status.role == Role::Offline || !is_open || status.version != state.version {
                 return false;
             }
             ends.extend([status.log_end, status.high_watermark]);

@@ -17,7 +17,7 @@ const MUTANT_SEEDS: u64 = 20_000;
 /// Seeds that have failed, to be run for ever. A change of the simulator or of a machine's timing makes another run of them;
 /// what they found has a test of its own.
 ///
-/// - 5095, 6464: mistakes of the checks.
+/// - 5095, 6464, 1122277: mistakes of the checks.
 /// - 6411: a follower whose log ended right where its leader's began kept what its records said of their producers
 ///   (`crates/replication/tests/scripted/log_start.rs`).
 /// - 18384: a follower that was cut to its leader's log start kept what lost records said of their producer, and refused its
