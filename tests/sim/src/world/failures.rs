@@ -54,7 +54,7 @@ impl World {
             What::ClockStep { broker, by_ms } => self.nodes[broker].clock.step += by_ms,
             What::ClockDrift { broker, per_mille, .. } => self.nodes[broker].clock.drift(self.now, per_mille),
             What::DiskFails { whom, call, nth, fault } => self.with(whom, |world, node| {
-                if world.may_fail(node) {
+                if world.may_fail(node) && !world.nodes[node].disk_fails {
                     world.nodes[node].fs.inject(fault, call, nth);
                     world.disk_fails(node, 400);
                 }
@@ -331,7 +331,8 @@ impl World {
     }
 
     fn may_die_in_call(&mut self, node: usize, calls: u64, power: Option<u64>) {
-        if !self.may_fail(node) {
+        // Between a sync that fails and the note of it nobody else would know of it.
+        if !self.may_fail(node) || self.nodes[node].disk_fails {
             return;
         }
         let power = power.filter(|_| self.may_lose_power(node));
