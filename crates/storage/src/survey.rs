@@ -206,11 +206,6 @@ impl<'f> Survey<'f> {
         self.verify_from = self.verify_from.min(self.position);
     }
 
-    /// Where the next step begins.
-    pub(crate) fn position(&self) -> u64 {
-        self.position
-    }
-
     /// The epoch of the last batch that had one.
     pub(crate) fn epoch(&self) -> LeaderEpoch {
         self.epoch

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::path::Path;
+use std::sync::Arc;
+
 use highwater_storage::fs::{Call, Fault, SimFs};
 use highwater_storage::*;
 use support::*;
@@ -276,7 +279,7 @@ fn after_a_failed_sync_what_was_not_synced_is_written_anew() {
 }
 
 #[test]
-fn after_a_failed_sync_without_room_the_log_ends_at_the_mark() {
+fn after_a_failed_sync_a_log_is_not_opened_before_there_is_room_to_write_it_anew() {
     let fs = disk(1);
     let (mut log, _) = open(&fs, &one_segment());
     append(&mut log, &numbered(0, 90));
@@ -288,9 +291,15 @@ fn after_a_failed_sync_without_room_the_log_ends_at_the_mark() {
     fs.clear_faults();
     let used: u64 = names(&fs).iter().map(|name| file_bytes(&fs, name).len() as u64).sum();
     fs.set_capacity(used);
+    for _ in 0..2 {
+        match Log::open_with(Arc::new(fs.clone()), Path::new(DIR), one_segment(), OpenHints::default()) {
+            Err(OpenError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    fs.set_capacity(1 << 30);
     let (log, report) = open(&fs, &one_segment());
-    assert_eq!(log.end(), Offset(1));
-    assert_eq!(report.cut.unwrap().reason, CutReason::SyncFailed);
+    assert_eq!((log.end(), report.cut, report.rewritten), (Offset(2), None, true));
 }
 
 #[test]

@@ -31,6 +31,8 @@ const MUTANT_SEEDS: u64 = 20_000;
 /// - 1007718: a follower whose disk was full forgot where an epoch begins when the one after it could not be written, and its
 ///   next start put the epoch of batches "right" (`crates/storage/tests/disk_faults.rs`).
 /// - 1016393: the same as 103136, where that one still knew of an epoch of long ago (`crates/replication/src/replica/tests`).
+/// - 2110142, 545830302: after a failed sync a log was cut at its flush mark, for want of room to write the rest anew
+///   (`crates/storage/tests/rot.rs`).
 const ONCE_FAILED: [u64; 10] = [5_095, 6_411, 6_464, 8_504, 10_612, 18_384, 45_247, 51_843, 103_136, 1_007_718];
 
 fn from_environment(name: &str) -> Option<u64> {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::plan::{Plan, Repair};
 use super::report::{Cut, CutReason, RecoveryReport};
-use super::scan::SyncFailed;
 use super::trust::Trust;
 use super::unread;
 use crate::batch::BatchFault;
@@ -216,7 +215,7 @@ impl Examined {
                     None => hints.recovery_point.unwrap_or_else(|| self.last_base().unwrap_or(first)),
                 };
                 let is_guess = own.is_none() && hints.recovery_point.is_none();
-                let sync_failed = state.had_sync_failed().then_some(SyncFailed { is_ours: own.is_some() });
+                let sync_failed = state.had_sync_failed();
                 // A log that we wrote has no gaps between segments; one of Kafka's may.
                 let contiguous = known.is_some() && !passed_on;
                 // The epochs are written before the recovery point moves, not before the log start does.

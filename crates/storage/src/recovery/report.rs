@@ -91,10 +91,6 @@ pub enum CutReason {
     /// Only zeros follow, as where room was allocated ahead. No record is lost.
     #[error("only zeros follow")]
     Zeros,
-    /// A sync had failed, so that what was written after the last one that succeeded may not be on the disk, and there
-    /// was no room to write it anew.
-    #[error("a sync failed, and there is no room to write anew what it should have made durable")]
-    SyncFailed,
     /// The next segment begins elsewhere than this one ends: the batches in between were lost.
     #[error("the next segment begins at {found}, not at {expected}")]
     LostTail {

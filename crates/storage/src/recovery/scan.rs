@@ -30,14 +30,6 @@ struct Scan {
     /// The end of the last batch.
     expected: Offset,
     epoch: LeaderEpoch,
-    /// What was not synced is not on the disk, and there is no room to write it anew.
-    drops_unsynced: bool,
-}
-
-/// A sync failed before: what can be read above what was synced may not be on the disk.
-pub(super) struct SyncFailed {
-    /// A state file of ours tells what was synced, and is never far behind.
-    pub(super) is_ours: bool,
 }
 
 /// Where a segment has to be cut, and why.
@@ -51,7 +43,7 @@ impl Examined {
         trust: Trust,
         epochs_upto: Offset,
         contiguous: bool,
-        sync_failed: Option<SyncFailed>,
+        sync_failed: bool,
     ) -> Result<(), OpenError> {
         let mut floor =
             self.segments.partition_point(|segment| segment.base() <= self.recovery_point).saturating_sub(1);
@@ -73,17 +65,9 @@ impl Examined {
         let history = self.epochs.clone().map(|epochs| (epochs, epochs_upto));
         self.rebuild_missing_epochs(floor)?;
         let epoch = self.epochs.as_ref().map_or(LeaderEpoch::NONE, |epochs| epochs.epoch_of(base + -1));
-        let mut scan = Scan { trust, history, expected: base, epoch, drops_unsynced: false };
-        if let Some(SyncFailed { is_ours }) = sync_failed {
-            let from = trust.mark.map_or(base, |mark| mark.segment_base);
-            let has_room = self.has_room_to_rewrite(from)?;
-            if !has_room && !is_ours && !self.place.read_only {
-                // How much of it was synced nobody knows that well.
-                let (path, source) = (self.place.dir.to_path_buf(), io::ErrorKind::StorageFull.into());
-                return Err(IoError { verb: "write anew, after a failed sync, segments in", path, source }.into());
-            }
-            scan.drops_unsynced = !has_room && is_ours;
-            self.plan.rewrite_from = Some(from).filter(|_| has_room);
+        let mut scan = Scan { trust, history, expected: base, epoch };
+        if sync_failed {
+            self.plan_rewrite(trust.mark, base)?;
         }
         let mut behind_gap = self.recovery_point;
         let mut at = floor;
@@ -123,12 +107,22 @@ impl Examined {
         Ok(())
     }
 
-    /// Whether the segments from this one on could be written once more.
-    fn has_room_to_rewrite(&self, from: Offset) -> Result<bool, OpenError> {
+    /// After a failed sync what can be read above the flush mark may not be on the disk. It is written once more, with the
+    /// segments that it lies in. Where there is no room for that the log is not opened: whoever read on would take as kept
+    /// what a power cut takes away, and whoever cut it off would lose what may be there.
+    fn plan_rewrite(&mut self, mark: Option<FlushMark>, base: Offset) -> Result<(), OpenError> {
+        let from = mark.map_or(base, |mark| mark.segment_base);
         let bytes: u64 =
             self.segments.iter().filter(|segment| segment.base() >= from).map(|segment| segment.len()).sum();
-        let free = self.place.fs.free_space(&self.place.dir).context("ask for free space in", &self.place.dir)?;
-        Ok(free > bytes)
+        let dir = &self.place.dir;
+        let has_room = self.place.fs.free_space(dir).context("ask for free space in", dir)? > bytes;
+        let is_needed = bytes > mark.map_or(0, |mark| mark.position);
+        if is_needed && !has_room && !self.place.read_only {
+            let (path, source) = (dir.to_path_buf(), io::ErrorKind::StorageFull.into());
+            return Err(IoError { verb: "write anew, after a failed sync, segments in", path, source }.into());
+        }
+        self.plan.rewrite_from = Some(from).filter(|_| has_room);
+        Ok(())
     }
 
     /// Reads one segment. Returns where and why it has to be cut, if it has to.
@@ -165,9 +159,6 @@ impl Examined {
                 let is_synced = is_synced.unwrap_or(is_below || scan.expected < scan.trust.offset);
                 if !is_synced || scan.trust.is_guess {
                     survey.verify();
-                }
-                if !is_synced && scan.drops_unsynced && survey.position() < end {
-                    break Some((survey.position(), CutReason::SyncFailed));
                 }
                 let before = survey.epoch();
                 let step = survey.step().context("read", &path)?;
@@ -261,10 +252,8 @@ impl Examined {
     ) -> Result<(), OpenError> {
         let removed = self.segments.split_off(from.min(self.segments.len()));
         let bytes = last.len() - position + removed.iter().map(|segment| segment.len()).sum::<u64>();
-        if reason != CutReason::SyncFailed {
-            for segment in &removed {
-                self.put_segment_aside(segment)?;
-            }
+        for segment in &removed {
+            self.put_segment_aside(segment)?;
         }
         if position < last.len() {
             self.plan.cuts.push(last.clone());
