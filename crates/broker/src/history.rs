@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use highwater_replication::BrokerId;
 use highwater_storage::checkpoint::replace_file;
 use highwater_storage::fs::{Fs, OpenMode};
+use highwater_storage::io::FileExt;
 use highwater_storage::names::HISTORY_FILE;
 use highwater_storage::{LeaderEpoch, Offset, TimestampMs, TopicPartition};
 use serde_json::json;
@@ -158,13 +159,7 @@ fn read(fs: &dyn Fs, path: &Path) -> std::io::Result<Vec<u8>> {
     };
     let kept = metadata.len.min(FILE_BYTES_MAX as u64);
     let mut bytes = vec![0; usize::try_from(kept).unwrap_or(0)];
-    let (mut filled, start) = (0, metadata.len - kept);
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], start + filled as u64)? {
-            0 => break,
-            read => filled += read,
-        }
-    }
+    let filled = file.read_full_at(&mut bytes, metadata.len - kept)?;
     bytes.truncate(filled);
     Ok(bytes)
 }

@@ -36,6 +36,8 @@ mod clock;
 mod cluster_of;
 mod damage;
 mod deadlines;
+#[cfg(test)]
+mod draws;
 mod fetch_sessions;
 mod fetcher;
 mod fetches;

@@ -19,29 +19,6 @@ fn synced(fs: &SimFs) -> (Log, Vec<(String, Vec<u8>)>) {
     (log, files)
 }
 
-/// Reads all that can be read, checksums verified, and so has the log find what is damaged.
-fn readable(log: &Log) -> Vec<(i64, Vec<u8>)> {
-    let (reader, mut records, mut from) = (log.reader(), Vec::new(), log.start());
-    while from < reader.end() {
-        match reader.read(from, ReadLimit::bytes(700).verified()) {
-            Ok(fetched) => {
-                for batch in batches(&fetched.bytes) {
-                    let batch = batch.unwrap();
-                    for record in batch.records().unwrap() {
-                        let record = record.unwrap();
-                        let offset = batch.base_offset().0 + i64::from(record.offset_delta);
-                        records.push((offset, record.value.unwrap().to_vec()));
-                    }
-                }
-                from = fetched.next;
-            }
-            Err(ReadError::Corrupt { offsets, .. }) => from = offsets.end,
-            Err(error) => panic!("at {from}: {error}"),
-        }
-    }
-    records
-}
-
 /// What another replica has in the place of damage.
 fn right(files: &[(String, Vec<u8>)], damaged: &Damaged) -> Vec<u8> {
     let name = damaged.segment.file_name().unwrap().to_str().unwrap();
@@ -77,7 +54,7 @@ fn damage_is_healed_in_any_segment_and_everything_is_as_before() {
         {
             fs.corrupt(&path(name), |bytes| flips.iter().for_each(|&at| bytes[at] ^= 0x40)).unwrap();
             let (mut log, _) = open(&fs, &small());
-            let served = readable(&log);
+            let served = readable(&log.reader());
             assert!(served.len() < all.len(), "{name}, {flips:?}");
             let damage = log.damage();
             assert!(!damage.is_empty(), "{name}, {flips:?}");
@@ -86,7 +63,7 @@ fn damage_is_healed_in_any_segment_and_everything_is_as_before() {
                 assert!(matches!(log.heal(damaged, &right(&files, damaged)), Err(HealError::Unknown)));
             }
             assert_eq!(log.damage(), []);
-            assert_eq!(readable(&log), all, "{name}, {flips:?}");
+            assert_eq!(readable(&log.reader()), all, "{name}, {flips:?}");
             assert_eq!(contents(&log.reader()), all);
             assert!(file_bytes(&fs, name) == *bytes, "{name}, {flips:?}");
             for (offset, _) in &all {
@@ -107,7 +84,7 @@ fn what_does_not_belong_there_is_refused_and_changes_nothing() {
     fs.corrupt(&path(name), |bytes| bytes[starts[1] + 70] ^= 1).unwrap();
     let spoilt = file_bytes(&fs, name);
     let (mut log, _) = open(&fs, &small());
-    readable(&log);
+    readable(&log.reader());
     let [damaged] = &log.damage()[..] else { panic!("{:?}", log.damage()) };
     let good = right(&files, damaged);
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
@@ -155,7 +132,7 @@ fn a_failed_write_leaves_the_damage_and_a_failed_sync_closes_the_log() {
         let at = starts(bytes)[1] + 70;
         fs.corrupt(&path(name), |bytes| bytes[at] ^= 1).unwrap();
         let (mut log, _) = open(&fs, &small());
-        readable(&log);
+        readable(&log.reader());
         let damaged = log.damage().remove(0);
         fs.inject_on(fault, call, name, 0);
         let failed = log.heal(&damaged, &right(&files, &damaged)).unwrap_err();
@@ -182,7 +159,7 @@ fn a_crash_at_any_call_leaves_it_damaged_or_healed_and_all_else_as_it_was() {
     for calls in 0.. {
         let fs = original.process_crash_image();
         let (mut log, _) = open(&fs, &small());
-        let served = readable(&log);
+        let served = readable(&log.reader());
         let damaged = log.damage().remove(0);
         fs.crash_after(calls);
         let healed = log.heal(&damaged, &right(&files, &damaged));
@@ -191,7 +168,7 @@ fn a_crash_at_any_call_leaves_it_damaged_or_healed_and_all_else_as_it_was() {
         for (image, disk) in fs.images(6, calls).into_iter().enumerate() {
             let what = format!("call {calls}, image {image}");
             let (mut log, report) = open(&disk, &small());
-            let records = readable(&log);
+            let records = readable(&log.reader());
             let is_healed = records == all;
             assert!(is_healed || records == served, "{what}: {} records, {report:?}", records.len());
             assert!(!is_whole || is_healed, "{what}: it was synced");
@@ -199,7 +176,7 @@ fn a_crash_at_any_call_leaves_it_damaged_or_healed_and_all_else_as_it_was() {
             for damaged in log.damage() {
                 log.heal(&damaged, &right(&files, &damaged)).unwrap();
             }
-            assert_eq!(readable(&log), all, "{what}");
+            assert_eq!(readable(&log.reader()), all, "{what}");
             assert!(file_bytes(&disk, name) == *bytes, "{what}");
         }
         if is_whole {

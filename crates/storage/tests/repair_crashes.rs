@@ -94,33 +94,6 @@ fn repair(fs: &SimFs) -> Result<Vec<RepairAction>, RepairError> {
     Ok(plan.actions)
 }
 
-/// All that can be read, going on behind what is corrupt.
-fn readable(reader: &LogReader) -> Vec<(i64, Vec<u8>)> {
-    let (mut records, mut from) = (Vec::new(), reader.start());
-    while from < reader.end() {
-        let fetched = match reader.read(from, ReadLimit::bytes(700).verified()) {
-            Ok(fetched) => fetched,
-            Err(ReadError::Corrupt { offsets, .. }) => {
-                assert!(offsets.end > from, "reading gets on from {from}");
-                from = offsets.end;
-                continue;
-            }
-            Err(error) => panic!("at {from}: {error}"),
-        };
-        for batch in batches(&fetched.bytes) {
-            let batch = batch.unwrap();
-            for record in batch.records().unwrap() {
-                let record = record.unwrap();
-                let offset = batch.base_offset().0 + i64::from(record.offset_delta);
-                records.push((offset, record.value.unwrap().to_vec()));
-            }
-        }
-        assert!(fetched.next > from, "reading gets on from {from}");
-        from = fetched.next;
-    }
-    records
-}
-
 fn assert_is_good(case: &Case, records: &[(i64, Vec<u8>)], what: &str) {
     let offsets = |records: &[(i64, Vec<u8>)]| records.iter().map(|(offset, _)| *offset).collect::<Vec<_>>();
     assert_eq!(offsets(records), offsets(&case.good), "{what}");

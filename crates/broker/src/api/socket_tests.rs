@@ -19,6 +19,7 @@ use super::SUPPORTED;
 use crate::Broker;
 use crate::client::Connection;
 use crate::config::BrokerConfig;
+use crate::draws::draws;
 use crate::wire;
 use crate::wire::tests::samples;
 
@@ -154,13 +155,8 @@ async fn mutated_frames_close_their_connection_at_most() {
     let (broker, _dir) = broker().await;
     let steady = Connection::connect(&broker.local_addr().to_string(), "steady", PATIENCE).await.unwrap();
     let mut stream = TcpStream::connect(broker.local_addr()).await.unwrap();
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = |bound: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        usize::try_from(random % bound as u64).unwrap()
-    };
+    let mut draw = draws(1);
+    let mut next = |bound: usize| usize::try_from(draw(bound as u64)).unwrap();
     let requests: Vec<_> = samples().into_iter().filter(|sample| sample.is_request).collect();
     let mut closed = 0;
     for _ in 0..600 {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::draws::draws;
 
 const CLIENT: Owner = Owner { is_follower: false, uses_topic_ids: true };
 const FOLLOWER: Owner = Owner { is_follower: true, uses_topic_ids: true };
@@ -248,13 +249,7 @@ impl Model {
 #[test]
 fn many_exchanges_go_as_a_model_without_sessions_says() {
     for seed in 1..200u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut draw = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut draw = draws(seed);
         let mut sessions = FetchSessions::new(ROOMY);
         let mut model = Model::default();
         let mut opened = Session::default();

@@ -1,6 +1,7 @@
 use highwater_storage::{TimestampMs, TopicId};
 
 use super::*;
+use crate::draws::draws;
 use crate::fetch_sessions::{Answered, FetchSessions, Limits, Owner, Refusal, Session, Taken, Told, Topic};
 
 const FOLLOWER: Owner = Owner { is_follower: true, uses_topic_ids: true };
@@ -99,13 +100,7 @@ fn a_request_speaks_for_the_latest_life_only() {
 #[test]
 fn a_leader_serves_exactly_what_a_follower_wants() {
     for seed in 1..300u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut draw = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut draw = draws(seed);
         let mut leader = FetchSessions::new(Limits { slots: 2, bytes: 1 << 20 });
         let mut follower = FollowerSession::default();
         let mut ends = [0i64; 8];

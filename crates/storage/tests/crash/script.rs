@@ -199,8 +199,8 @@ pub(crate) fn options() -> LogOptions {
     }
 }
 
-/// Compacts in small pieces whatever may be compacted.
-fn compacted() -> LogOptions {
+/// Compacts in small pieces whatever may be compacted, markers too.
+pub(crate) fn compacting(options: LogOptions) -> LogOptions {
     let compaction = CompactionOptions {
         delete_retention_ms: 0,
         min_cleanable_dirty_ratio: 0.0,
@@ -210,7 +210,7 @@ fn compacted() -> LogOptions {
         memory: CompactionMemory::bounded(1 << 12),
         ..CompactionOptions::default()
     };
-    LogOptions { retention: false, compaction: Some(compaction), ..options() }
+    LogOptions { retention: false, compaction: Some(compaction), ..options }
 }
 
 fn keep_all_house(log: &mut Log, now: TimestampMs) -> Result<(), ()> {
@@ -344,7 +344,7 @@ impl Run {
             Op::Compact => {
                 self.after.compacted = self.after.end;
                 let usual = log.options().clone();
-                log.set_options(compacted()).unwrap();
+                log.set_options(compacting(options())).unwrap();
                 let done = keep_all_house(log, NOW);
                 log.set_options(usual).unwrap();
                 done

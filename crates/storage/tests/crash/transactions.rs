@@ -11,6 +11,7 @@ use highwater_storage::inspect::verify_partition;
 use highwater_storage::*;
 
 use crate::check::{images_per_crash, placed};
+use crate::script::compacting;
 use crate::support::*;
 
 mod scripts;
@@ -184,20 +185,6 @@ fn options() -> LogOptions {
     }
 }
 
-/// Compacts in small pieces whatever may be compacted, markers too.
-fn compacting() -> LogOptions {
-    let compaction = CompactionOptions {
-        delete_retention_ms: 0,
-        min_cleanable_dirty_ratio: 0.0,
-        io_buffer_bytes: 300,
-        piece_bytes: 500,
-        backoff_ms: 0,
-        memory: CompactionMemory::bounded(1 << 12),
-        ..CompactionOptions::default()
-    };
-    LogOptions { compaction: Some(compaction), ..options() }
-}
-
 fn reopen(fs: &SimFs) -> Result<Log, OpenError> {
     Log::open_with(Arc::new(fs.clone()), Path::new(DIR), options(), OpenHints::default()).map(|(log, report)| {
         assert!(report.missing.is_empty(), "what was synced is there: {report:?}");
@@ -285,7 +272,7 @@ impl Run {
             }
             Compact => {
                 self.after.compacted = self.after.end;
-                log.set_options(compacting()).unwrap();
+                log.set_options(compacting(options())).unwrap();
                 let done = self.keep_house(log);
                 log.set_options(options()).unwrap();
                 done

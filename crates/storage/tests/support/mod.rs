@@ -105,6 +105,33 @@ pub(crate) fn try_contents(reader: &LogReader) -> Result<Vec<(i64, Vec<u8>)>, Re
     }
 }
 
+/// All that can be read, checksums verified, going on behind what is corrupt; the log knows of that afterwards.
+pub(crate) fn readable(reader: &LogReader) -> Vec<(i64, Vec<u8>)> {
+    let (mut records, mut from) = (Vec::new(), reader.start());
+    while from < reader.end() {
+        let fetched = match reader.read(from, ReadLimit::bytes(700).verified()) {
+            Ok(fetched) => fetched,
+            Err(ReadError::Corrupt { offsets, .. }) => {
+                assert!(offsets.end > from, "reading gets on from {from}");
+                from = offsets.end;
+                continue;
+            }
+            Err(error) => panic!("at {from}: {error}"),
+        };
+        for batch in batches(&fetched.bytes) {
+            let batch = batch.unwrap();
+            for record in batch.records().unwrap() {
+                let record = record.unwrap();
+                let offset = batch.base_offset().0 + i64::from(record.offset_delta);
+                records.push((offset, record.value.unwrap().to_vec()));
+            }
+        }
+        assert!(fetched.next > from, "reading gets on from {from}");
+        from = fetched.next;
+    }
+    records
+}
+
 /// Does all housekeeping that is due, below this high watermark.
 pub(crate) fn keep_house(log: &mut Log, now: TimestampMs, high_watermark: Offset) -> Vec<Step> {
     let limits = WorkLimits::new(high_watermark);
