@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use highwater_history::{Client as Who, Event, Payload, check};
+use highwater_checker::{Client as Who, Event, Payload, check};
 use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs, batches};
 use highwater_tests::Client;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;

@@ -46,7 +46,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(
         "sim",
         120,
-        "tests/history: its checks; crates/replication: scripted stories; tests/sim: fixed seeds, and fresh ones",
+        "crates/checker: its checks; crates/replication: scripted stories; tests/sim: fixed seeds, and fresh ones",
         simulation,
     ),
     part(
@@ -128,7 +128,7 @@ fn replication(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
 }
 
 fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let history = Run::cargo(workspace).words("test --locked --release --package highwater-history --test *");
+    let history = Run::cargo(workspace).words("test --locked --release --package highwater-checker --test *");
     history.run(tally, deadline, Counts::Lines);
     // Release: thousands of seeds are a question of seconds there and of minutes without optimisation.
     for tests in ["--test * --package highwater-replication", "--lib --test * --package highwater-sim"] {

@@ -3,7 +3,7 @@
 //! The machines are the real ones: `Replica`, `Controller`, `Partition` and `Log`. Each seed draws a row of the table "what
 //! may be lost when" (`docs/replication.md`) and a schedule of faults, runs until everything has healed and the replicas
 //! are equal, and checks the invariants after every event (`truth.rs`); what the clients saw is judged at the end by
-//! `highwater-history`. One thread, no clock, no chance but the seed: a run repeats bit for bit.
+//! `highwater-checker`. One thread, no clock, no chance but the seed: a run repeats bit for bit.
 //!
 //! ```
 //! use highwater_sim::{Mutant, minimise, run, tell};

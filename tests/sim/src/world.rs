@@ -9,7 +9,7 @@ mod story;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use highwater_history::{Client, Event as Seen, Kind, Payload};
+use highwater_checker::{Client, Event as Seen, Kind, Payload};
 use highwater_replication::{
     Acks, BrokerEpoch, BrokerId, Commit, CommitResult, Controller, CutReason, Effect, Election, FetchError,
     FetchFailure, FetchReply, FetchRequest, FetchedRecords, Fetcher, Isolation, IsrDecision, ListedOffset,
@@ -644,7 +644,7 @@ impl World {
             history.push(Seen::Read { client: Client(u32::MAX), offset, payload });
         }
         history.push(Seen::Start { offset: start });
-        let mut anomalies = highwater_history::check(&history);
+        let mut anomalies = highwater_checker::check(&history);
         // A replica that came to know the log when a record was gone by age does not know its producer's number: a repetition
         // is a new record to it. That needs retention to be quicker than the retry.
         anomalies.retain(|anomaly| {

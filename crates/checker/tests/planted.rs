@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use highwater_history::{Client, Event, Kind, Payload, check};
+use highwater_checker::{Client, Event, Kind, Payload, check};
 use proptest::prelude::*;
 
 /// A log in memory and the clients at it.

@@ -1,6 +1,6 @@
 //! Each anomaly in the smallest history that has it, and histories beside it that do not.
 
-use highwater_history::{Anomaly, Client, Event, Kind, Payload, check};
+use highwater_checker::{Anomaly, Client, Event, Kind, Payload, check};
 
 fn sent(client: u32, payload: u64) -> Event {
     Event::Sent { client: Client(client), payload: Payload(payload), idempotent: true }
