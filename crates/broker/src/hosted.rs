@@ -553,6 +553,9 @@ impl Outlet<Deed> for PartitionOutlet {
                     partition = %self.topic_partition, why = ?cut.why, from = %cut.from.0, to = %cut.to.0,
                     records = cut.records, "cut the log"
                 );
+                if cut.to.0 < cut.high_watermark {
+                    self.services.lower_high_watermark(&self.topic_partition, cut.to.0);
+                }
                 self.note(&cut);
                 self.services.checkpoints_wanted.notify_one();
             }

@@ -52,7 +52,8 @@ pub(crate) trait Owned: Send + 'static {
 
 /// Where the effects of owned state go.
 pub(crate) trait Outlet<E>: Send + Sync + 'static {
-    /// Carries one out. Only hands things on; waits for nothing, and looks at no owned state.
+    /// Carries one out. Only hands things on, and looks at no owned state. Waits for nothing, unless it is of a heavy
+    /// command, whose next effects are to come after it is on the disk.
     fn carry_out(&self, effect: E);
 }
 

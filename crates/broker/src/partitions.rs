@@ -41,8 +41,6 @@ type ByTopic = HashMap<Arc<str>, BTreeMap<i32, Arc<Hosted>>>;
 pub(crate) struct Partitions {
     services: Arc<Services>,
     fs: Arc<dyn Fs>,
-    /// `None` once the broker has stopped: nothing more may be written to a directory that another process may hold.
-    data: RwLock<Option<DataDir>>,
     hosted: RwLock<ByTopic>,
     /// Partitions that could not be opened or created.
     offline: RwLock<BTreeSet<TopicPartition>>,
@@ -85,10 +83,10 @@ impl Partitions {
     pub(crate) fn new(services: Arc<Services>, fs: Arc<dyn Fs>, data: DataDir) -> Self {
         let shared_options = topic_options::shared(&services.config);
         services.histories.open(Arc::clone(&fs));
+        *services.data.write().unwrap_or_else(PoisonError::into_inner) = Some(data);
         Self {
             services,
             fs,
-            data: RwLock::new(Some(data)),
             hosted: RwLock::default(),
             offline: RwLock::default(),
             known: Mutex::default(),
@@ -520,6 +518,9 @@ impl Partitions {
 
     /// Writes one of the root's checkpoints. Blocks.
     pub(crate) fn checkpoint(&self, which: Checkpoint) {
+        let recording = &self.services.recording;
+        let _recording = matches!(which, Checkpoint::HighWatermarks)
+            .then(|| recording.lock().unwrap_or_else(PoisonError::into_inner));
         let mut offsets = BTreeMap::new();
         for hosted in self.all() {
             if let Some(marks) = hosted.marks() {
@@ -630,12 +631,12 @@ impl Partitions {
     }
 
     fn data(&self) -> RwLockReadGuard<'_, Option<DataDir>> {
-        self.data.read().unwrap_or_else(PoisonError::into_inner)
+        self.services.data.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for whoever is working in the directory.
     fn data_mut(&self) -> RwLockWriteGuard<'_, Option<DataDir>> {
-        self.data.write().unwrap_or_else(PoisonError::into_inner)
+        self.services.data.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

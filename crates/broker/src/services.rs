@@ -1,11 +1,12 @@
 //! What the hosted partitions of one broker use in common.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use highwater_replication::PublishedEnd;
-use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
+use highwater_storage::data_dir::DataDir;
+use highwater_storage::{LeaderEpoch, Offset, TopicId, TopicPartition};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -40,6 +41,11 @@ pub(crate) struct Services {
     pub(crate) rot: Rot,
     /// A cut lowered what the root's checkpoints say: they are to be written soon, for Kafka reads only them.
     pub(crate) checkpoints_wanted: Notify,
+    /// The data directory, from its opening until the broker stops.
+    pub(crate) data: RwLock<Option<DataDir>>,
+    /// Held from looking at high watermarks until they are recorded: what is recorded last is what was looked at last. No
+    /// partition's state is locked when it is taken.
+    pub(crate) recording: Mutex<()>,
     cluster: OnceLock<ClusterHandle>,
     runtime: Handle,
     /// `None` once they have ended: nothing is begun after that.
@@ -63,6 +69,8 @@ impl Services {
             fetch_sessions: Mutex::new(FetchSessions::new(limits)),
             histories: Histories::default(),
             checkpoints_wanted: Notify::new(),
+            data: RwLock::new(None),
+            recording: Mutex::new(()),
             cluster: OnceLock::new(),
             runtime: Handle::current(),
             tasks: Mutex::new(Some(JoinSet::new())),
@@ -115,6 +123,19 @@ impl Services {
         self.histories.note(history::directory(&self.config.data_dir, of), self.config.broker_id, entry);
         let services = Arc::clone(self);
         self.syncs.detached(move || services.histories.write_next());
+    }
+
+    /// Records that a log was cut at `end`, unless the high watermark that is recorded for it lies no higher: records that
+    /// come to lie between the two would count as committed after the next start. Waits for the disk.
+    pub(crate) fn lower_high_watermark(&self, of: &TopicPartition, end: Offset) {
+        let _recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
+        let data = self.data.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(data) = data.as_ref().filter(|data| data.high_watermark(of).is_some_and(|known| known > end)) else {
+            return;
+        };
+        if let Err(error) = data.write_high_watermarks(&BTreeMap::from([(of.clone(), end)])) {
+            tracing::error!(partition = %of, %end, %error, "cannot record a lower high watermark");
+        }
     }
 
     /// Ends all tasks, at their next `await`, and waits until they have.

@@ -494,6 +494,9 @@ impl World {
                         CutReason::LeaderStartsAbove(_) | CutReason::OutsideLeader(_) => self.counts.resets += 1,
                         _ => self.counts.cuts += 1,
                     }
+                    // What would come to lie between the two would count as committed after the next start.
+                    let recorded = &mut self.nodes[node].checkpointed;
+                    *recorded = recorded.map(|recorded| recorded.min(cut.to.0));
                     // Committed records are cut only with a reason that this run allows.
                     let lost = cut.records > 0
                         && cut.to.0 < cut.high_watermark

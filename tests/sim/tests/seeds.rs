@@ -17,7 +17,7 @@ const MUTANT_SEEDS: u64 = 20_000;
 /// Seeds that have failed, to be run for ever. A change of the simulator or of a machine's timing makes another run of them;
 /// what they found has a test of its own.
 ///
-/// - 5095, 6464, 1122277: mistakes of the checks.
+/// - 5095, 6464, 1122277, 167431551: mistakes of the checks.
 /// - 6411: a follower whose log ended right where its leader's began kept what its records said of their producers
 ///   (`crates/replication/tests/scripted/log_start.rs`).
 /// - 18384: a follower that was cut to its leader's log start kept what lost records said of their producer, and refused its
@@ -33,7 +33,10 @@ const MUTANT_SEEDS: u64 = 20_000;
 /// - 1016393: the same as 103136, where that one still knew of an epoch of long ago (`crates/replication/src/replica/tests`).
 /// - 2110142, 545830302: after a failed sync a log was cut at its flush mark, for want of room to write the rest anew
 ///   (`crates/storage/tests/rot.rs`).
-const ONCE_FAILED: [u64; 10] = [5_095, 6_411, 6_464, 8_504, 10_612, 18_384, 45_247, 51_843, 103_136, 1_007_718];
+/// - 3033929: a log was cut below the high watermark that was recorded for it, and had grown past it with records that nobody
+///   had committed when its broker was killed (`crates/broker/src/hosted/tests.rs`).
+const ONCE_FAILED: [u64; 12] =
+    [5_095, 6_411, 6_464, 8_504, 10_612, 18_384, 45_247, 51_843, 103_136, 1_007_718, 3_033_929, 167_431_551];
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))

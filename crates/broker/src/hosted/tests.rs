@@ -1,6 +1,7 @@
 use std::io;
 use std::path::Path;
 
+use highwater_storage::data_dir::{DataDir, DataDirOptions};
 use highwater_storage::{BatchBuilder, Codec, EpochEnd, Log, Record, ZeroAheadMode};
 
 use super::*;
@@ -293,4 +294,54 @@ fn missing_records_another_programs_traces_and_strange_names_are_told() {
     }
     let (_log, report) = Log::open(dir.path(), options).expect("a log");
     assert_eq!(Lines::of(|| damage::tell_recovery(&of, &report)), Vec::<String>::new());
+}
+
+/// Records that come to lie above a cut and below a high watermark of before would count as committed after the next start.
+#[tokio::test]
+async fn a_cut_below_the_recorded_high_watermark_is_recorded_before_the_log_grows() {
+    for (recorded, expected) in [(6, 3), (3, 3), (2, 2)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let services = Services::new(BrokerConfig::default());
+        let hosted = hosted(&services, &dir.path().join("another"));
+        let (of, other) = (hosted.topic_partition().clone(), TopicPartition::new("t", 1));
+        let fs: Arc<dyn highwater_storage::fs::Fs> = Arc::new(highwater_storage::fs::OsFs);
+        let root = dir.path().join("root");
+        let (data, _) = DataDir::open(fs, &root, DataDirOptions::of_node(1)).expect("a root");
+        let log_dir = dir.path().join("t-0");
+        fill(&log_dir, &LogOptions::default(), false);
+        fill(&log_dir, &LogOptions::default(), false);
+        let marks = [(of.clone(), Offset(recorded)), (other.clone(), Offset(9))];
+        data.write_high_watermarks(&marks.into()).expect("written");
+        *services.data.write().expect("nobody panicked") = Some(data);
+
+        let (log, _) = Log::open(&log_dir, LogOptions::default()).expect("a log");
+        let partition =
+            Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of.clone(), log, Some(Offset(6)));
+        let mut core = Core::new(partition, services.clock);
+        let state = PartitionState {
+            leader: Some(BrokerId(2)),
+            leader_epoch: LeaderEpoch(1),
+            isr: vec![BrokerId(2)],
+            doubtful: Vec::new(),
+            controller_epoch: 1,
+            recovering: false,
+        };
+        let assignment = vec![BrokerId(1), BrokerId(2)];
+        let mut deeds = Vec::new();
+        core.handle(Command::State { state: Versioned { value: state, version: 1 }, assignment }, &mut deeds);
+        let asked = deeds.into_iter().find_map(|deed| if let Deed::Fetch(plan) = deed { Some(plan) } else { None });
+        let answer = LeaderRecords {
+            records: Bytes::new(),
+            high_watermark: Offset(3),
+            log_start: Offset(0),
+            diverging: Some(EpochEnd { epoch: LeaderEpoch(0), end: Offset(3) }),
+        };
+        let mut deeds = Vec::new();
+        core.handle(Command::Fetched(LeaderReply { plan: asked.expect("it follows"), result: Ok(answer) }), &mut deeds);
+        let grows = deeds.iter().position(|deed| matches!(deed, Deed::Fetch(_))).expect("it goes on");
+        deeds.drain(..grows).for_each(|deed| hosted.owner.outlet().carry_out(deed));
+        let text = std::fs::read_to_string(root.join("replication-offset-checkpoint")).expect("it is there");
+        assert_eq!(text, format!("0\n2\nt 0 {expected}\nt 1 9\n"), "{recorded} was recorded");
+        services.end_tasks().await;
+    }
 }

@@ -180,6 +180,9 @@ impl World {
                 }
             }
             Err(FetchError::OutOfRange { log_start, .. }) if log_start.0 > consumer.at => {
+                // Where it goes on it was told in this leadership: an earlier one may end below.
+                let epoch = running.partition.status().leader_epoch;
+                consumer.leader_epoch = consumer.leader_epoch.max(Some(epoch));
                 consumer.seeks(log_start.0);
             }
             Err(FetchError::OutOfRange { log_end, .. }) if request.current_leader_epoch.is_some() => {
