@@ -19,7 +19,7 @@ const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
 const NOT_LEADER_OR_FOLLOWER: i16 = 6;
 
 /// The first acknowledgement since then, once there is one.
-fn first_since(acked: &Mutex<Vec<Instant>>, then: Instant) -> anyhow::Result<Duration> {
+pub(crate) fn first_since(acked: &Mutex<Vec<Instant>>, then: Instant) -> anyhow::Result<Duration> {
     while then.elapsed() < LIMIT {
         let first = acked.lock().unwrap_or_else(PoisonError::into_inner).iter().find(|&&at| at > then).copied();
         if let Some(first) = first {
@@ -86,7 +86,7 @@ fn a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
 }
 
 /// Errors are told after the producers have been stopped: else nobody would end them.
-fn attempt<T>(mut what: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn attempt<T>(mut what: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
     what()
 }
 

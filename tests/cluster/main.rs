@@ -1,5 +1,6 @@
 //! Brokers in processes of their own, coordinated by a real ZooKeeper: what clients see while some of them fail.
 
+mod apart;
 mod clients;
 mod coordinated;
 mod process;

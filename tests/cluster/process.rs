@@ -1,11 +1,13 @@
 //! Processes: brokers, and the ZooKeeper server between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use highwater_testbed::{Disk, Network, Place};
 use highwater_tests::{ServeOptions, Server, ZooKeeper};
 use serde_json::Value;
 
@@ -16,12 +18,25 @@ pub(crate) const SESSION: Duration = Duration::from_secs(2);
 /// Far more than anything takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
+/// The size of a broker's disk where each has its own.
+const DISK_BYTES: u64 = 64 << 20;
+
+/// The host of ZooKeeper where each has its own.
+pub(crate) const STORE: Place = Place(4);
+
+/// The host of a broker where each has its own.
+pub(crate) fn broker_place(id: i32) -> Place {
+    Place(u8::try_from(id).unwrap_or_default())
+}
+
 /// A cluster: numbers 1, 2, 3 …, each broker with a directory and a port of its own. Dropped, everything is killed.
 #[derive(Debug)]
 pub(crate) struct Processes {
     brokers: BTreeMap<i32, Server>,
     pub(crate) zookeeper: ZooKeeper,
     znodes: Znodes,
+    /// Of those that have a disk of their own.
+    disks: BTreeMap<i32, Disk>,
     /// Last, so that it goes when nobody writes into it any more.
     _directory: tempfile::TempDir,
 }
@@ -32,27 +47,50 @@ impl Processes {
         Self::start_with(ZooKeeper::start()?, count, settings)
     }
 
+    /// Starts three brokers with these of Kafka's keys set, each on the host of its number and with a disk of its own, and ZooKeeper on [`STORE`]. Who
+    /// asks is on a host of its own too. This process must be inside.
+    pub(crate) fn start_apart(settings: &[(&str, &str)]) -> anyhow::Result<(Network, Self)> {
+        let network = Network::start(4)?;
+        Ok((network, Self::start_brokers(ZooKeeper::start_at(STORE)?, 3, settings, true)?))
+    }
+
     /// Starts so many brokers with these of Kafka's keys set.
     pub(crate) fn start_with(zookeeper: ZooKeeper, count: i32, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
+        Self::start_brokers(zookeeper, count, settings, false)
+    }
+
+    fn start_brokers(zookeeper: ZooKeeper, count: i32, settings: &[(&str, &str)], apart: bool) -> anyhow::Result<Self> {
         let znodes = Znodes::connect(&zookeeper.connect())?;
         let directory = tempfile::tempdir()?;
-        let mut brokers = BTreeMap::new();
+        let (mut brokers, mut disks) = (BTreeMap::new(), BTreeMap::new());
         for id in 1..=count {
             let mut options = ServeOptions::default()
                 .set("broker.id", id)
                 .set("zookeeper.connect", format!("{}{CHROOT}", zookeeper.connect()))
                 .set("zookeeper.session.timeout.ms", SESSION.as_millis());
+            let data = directory.path().join(format!("broker-{id}"));
+            if apart {
+                options = options.place(broker_place(id));
+                let disk = Disk::start(&directory.path().join(format!("disk-{id}")), DISK_BYTES)?;
+                symlink(disk.data(), &data)?;
+                disks.insert(id, disk);
+            }
             for (key, value) in settings {
                 options = options.set(key, value);
             }
-            brokers.insert(id, Server::start_with(&directory.path().join(format!("broker-{id}")), options)?);
+            brokers.insert(id, Server::start_with(&data, options)?);
         }
-        Ok(Self { brokers, zookeeper, znodes, _directory: directory })
+        Ok(Self { brokers, zookeeper, znodes, disks, _directory: directory })
     }
 
     /// One of the brokers, whether it runs or not.
     pub(crate) fn broker(&mut self, id: i32) -> anyhow::Result<&mut Server> {
         self.brokers.get_mut(&id).with_context(|| format!("there is no broker {id}"))
+    }
+
+    /// A broker's own disk.
+    pub(crate) fn disk(&self, id: i32) -> anyhow::Result<&Disk> {
+        self.disks.get(&id).with_context(|| format!("broker {id} has no disk of its own"))
     }
 
     /// Where the brokers listen, also those that are down.
@@ -78,11 +116,19 @@ impl Processes {
         }
     }
 
+    /// Who leads partition 0, once these and no others are in sync.
+    pub(crate) fn leader_of(&self, topic: &str, in_sync: &[i32]) -> anyhow::Result<i32> {
+        let wanted: BTreeSet<i64> = in_sync.iter().map(|&id| i64::from(id)).collect();
+        let these = |state: &Value| {
+            let isr = state["isr"].as_array().into_iter().flatten().filter_map(Value::as_i64);
+            leader(state).is_some() && isr.collect::<BTreeSet<i64>>() == wanted
+        };
+        leader(&self.wait_for_state(topic, these)?).context("nobody leads")
+    }
+
     /// Who leads partition 0, once all brokers are in sync.
     pub(crate) fn leader_of_all(&self, topic: &str) -> anyhow::Result<i32> {
-        let all = self.brokers.len();
-        let whole = |state: &Value| leader(state).is_some() && state["isr"].as_array().map(Vec::len) == Some(all);
-        leader(&self.wait_for_state(topic, whole)?).context("nobody leads")
+        self.leader_of(topic, &self.brokers.keys().copied().collect::<Vec<_>>())
     }
 }
 

@@ -182,6 +182,7 @@ fn arrows_only_go_down() {
     assert_eq!(ours("highwater-storage"), [""; 0]);
     assert_eq!(ours("highwater-replication"), ["highwater-storage"]);
     assert_eq!(ours("highwater-checker"), [""; 0]);
+    assert_eq!(ours("highwater-testbed"), [""; 0]);
     assert_eq!(ours("highwater-broker"), ["highwater-checker", "highwater-replication", "highwater-storage"]);
 }
 
@@ -216,7 +217,7 @@ fn the_top_level_is_what_the_readme_shows() {
         .map(|file| file.split('/').next().unwrap_or_default().to_owned())
         .collect();
     crates.dedup();
-    assert_eq!(crates, ["broker", "checker", "replication", "storage"]);
+    assert_eq!(crates, ["broker", "checker", "replication", "storage", "testbed"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use highwater_testbed::{Network, Place};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a broker may take until it is ready. It takes milliseconds; the machine may be busy.
@@ -76,6 +77,7 @@ pub fn highwater() -> anyhow::Result<Command> {
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     allocator: Allocator,
+    place: Option<Place>,
     port: u16,
     settings: Vec<String>,
     descriptors_max: Option<u32>,
@@ -83,7 +85,7 @@ pub struct ServeOptions {
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        Self { allocator: Allocator::Jemalloc, port: 0, settings: Vec::new(), descriptors_max: None }
+        Self { allocator: Allocator::Jemalloc, place: None, port: 0, settings: Vec::new(), descriptors_max: None }
     }
 }
 
@@ -91,6 +93,12 @@ impl ServeOptions {
     /// With this allocator instead of jemalloc.
     pub fn allocator(mut self, allocator: Allocator) -> Self {
         self.allocator = allocator;
+        self
+    }
+
+    /// On this host of a network, and its address, instead of the loopback here.
+    pub fn place(mut self, place: Place) -> Self {
+        self.place = Some(place);
         self
     }
 
@@ -174,14 +182,16 @@ impl Server {
         let stderr = stderr.with_context(|| format!("cannot open {}", log.display()))?;
         let binary = binary(options.allocator)?;
         let mut command = match options.descriptors_max {
-            None => Command::new(binary),
+            None => Network::command(options.place.unwrap_or(Place::HERE), binary),
             Some(most) => {
-                let mut shell = Command::new("sh");
+                let mut shell = Network::command(options.place.unwrap_or(Place::HERE), "sh");
                 shell.arg("-c").arg(format!("ulimit -n {most} && exec \"$0\" \"$@\"")).arg(binary);
                 shell
             }
         };
-        command.arg("serve").arg("--listen").arg(format!("127.0.0.1:{}", options.port)).arg("--data-dir").arg(data);
+        let host = options.place.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Place::address);
+        let listen = SocketAddr::new(host, options.port);
+        command.arg("serve").arg("--listen").arg(listen.to_string()).arg("--data-dir").arg(data);
         for setting in &options.settings {
             command.arg("--set").arg(setting);
         }

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use highwater_testbed::{Network, Place};
 
 /// Where Debian's package `zookeeper` puts the program; its manifest names the jars that it needs.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -29,6 +30,7 @@ pub struct ZooKeeper {
 struct Member {
     /// `None` while it is down.
     child: Option<Child>,
+    place: Place,
     address: SocketAddr,
     directory: PathBuf,
 }
@@ -47,6 +49,18 @@ impl ZooKeeper {
     /// # Errors
     /// It is not installed, or does not answer.
     pub fn start_ensemble(count: usize) -> anyhow::Result<Self> {
+        Self::start_members(count, Place::HERE, IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
+    /// Starts one server on a host of a network.
+    ///
+    /// # Errors
+    /// It is not installed, or does not answer.
+    pub fn start_at(place: Place) -> anyhow::Result<Self> {
+        Self::start_members(1, place, place.address())
+    }
+
+    fn start_members(count: usize, place: Place, host: IpAddr) -> anyhow::Result<Self> {
         ensure!(
             Path::new(JAR).exists(),
             "ZooKeeper is missing ({JAR}): `cargo xtask install zookeeper` installs Debian's package"
@@ -67,13 +81,14 @@ impl ZooKeeper {
             fs::write(data.join("myid"), format!("{id}\n"))?;
             let config = format!(
                 "tickTime=100\ninitLimit=100\nsyncLimit=20\nminSessionTimeout=300\nmaxSessionTimeout=10000\n\
-                 admin.enableServer=false\n4lw.commands.whitelist=srvr\nclientPortAddress=127.0.0.1\nclientPort={}\n\
+                 admin.enableServer=false\n4lw.commands.whitelist=srvr\nclientPortAddress={host}\nclientPort={}\n\
                  dataDir={}\n{peers}",
                 ports[0].port(),
                 data.display()
             );
             fs::write(directory.join("zoo.cfg"), config)?;
-            servers.push(Member { child: None, address: ports[0], directory });
+            let address = SocketAddr::new(host, ports[0].port());
+            servers.push(Member { child: None, place, address, directory });
         }
         let mut ensemble = Self { servers, _directory: directory };
         ensemble.start_again()?;
@@ -109,7 +124,7 @@ impl ZooKeeper {
     /// One does not answer.
     pub fn start_again(&mut self) -> anyhow::Result<()> {
         for server in self.servers.iter_mut().filter(|server| server.child.is_none()) {
-            server.child = Some(spawn(&server.directory)?);
+            server.child = Some(spawn(server.place, &server.directory)?);
         }
         self.servers.iter_mut().try_for_each(Member::wait_until_ready)
     }
@@ -165,9 +180,9 @@ fn free_ports(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     held.iter().map(TcpListener::local_addr).collect()
 }
 
-fn spawn(directory: &Path) -> anyhow::Result<Child> {
+fn spawn(place: Place, directory: &Path) -> anyhow::Result<Child> {
     let log = File::options().create(true).append(true).open(directory.join("log"))?;
-    Command::new("java")
+    Network::command(place, "java")
         .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", JAR])
         .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
         .arg(directory.join("zoo.cfg"))

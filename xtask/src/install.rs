@@ -44,6 +44,18 @@ pub(crate) fn zookeeper(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(jar)
 }
 
+/// Finds what makes namespaces, networks and mounts, or installs Debian's, and returns `ip`.
+pub(crate) fn namespaces() -> anyhow::Result<PathBuf> {
+    for (tool, package) in
+        [("unshare", "util-linux"), ("nsenter", "util-linux"), ("mount", "mount"), ("ip", "iproute2")]
+    {
+        if on_path(tool).is_none() {
+            debian(&[&[package]])?;
+        }
+    }
+    on_path("ip").context("the package iproute2 is installed, but ip is not on the PATH")
+}
+
 /// Makes the virtual environment of `tests/clients/requirements.txt` and returns its Python.
 pub(crate) fn python(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let requirements = workspace.root.join("tests/clients/requirements.txt");

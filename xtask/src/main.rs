@@ -79,6 +79,8 @@ enum Installable {
     Fuzz,
     /// Debian's ZooKeeper (and a Java if there is none).
     Zookeeper,
+    /// Debian's iproute2, for hosts whose links are cut.
+    Namespaces,
 }
 
 /// Where things are.
@@ -160,6 +162,7 @@ fn run(command: &Command) -> anyhow::Result<bool> {
                 Installable::Kafka => install::kafka(&workspace)?,
                 Installable::Fuzz => install::cargo_fuzz(&workspace)?,
                 Installable::Zookeeper => install::zookeeper(&workspace)?,
+                Installable::Namespaces => install::namespaces()?,
             };
             println!("{}", place.display());
             Ok(true)

@@ -55,16 +55,16 @@ pub(crate) const PARTS: &[Part] = &[
         "crates/broker: unit tests, clusters in one process, coordination stores (ZooKeeper too)",
         broker,
     ),
-    part("binary", 120, "the real binary: command line, signals, kill -9, hostile frames", binary),
+    part("binary", 90, "the real binary: command line, signals, kill -9, hostile frames", binary),
     part("bench", 90, "every bench once", bench),
     part("fuzz", 450, "fuzz targets: seeds, then 30 s of fuzzing each", fuzz),
     part("mutants", 180, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
-    part("clients", 270, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
-    part("kafka-files", 150, "real Kafka on logs that our engine wrote, and the other way round", kafka_files),
+    part("clients", 230, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
+    part("kafka-files", 120, "real Kafka on logs that our engine wrote, and the other way round", kafka_files),
     part(
         "cluster",
-        150,
-        "the demo: three brokers, a killed leader, nothing lost; the same as processes with ZooKeeper, which goes away too",
+        250,
+        "the demo: three brokers, a killed leader, nothing lost; processes with ZooKeeper, which goes away, and whose links and disks fail",
         cluster,
     ),
 ];
@@ -277,14 +277,26 @@ fn cluster(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
         deadline,
         Counts::Itself,
     );
-    // Without the server the tests fail and say so.
+    // Without these the tests fail and say so.
     if let Err(error) = install::zookeeper(workspace) {
         tally.fail(format!("ZooKeeper is not to be had: {error:#}"));
     }
-    Run::cargo(workspace)
-        .words("test --locked --package highwater-tests --test cluster -- --test-threads=1 --show-output")
-        .env("HIGHWATER_BINARY", &binaries.jemalloc)
-        .run(tally, deadline, Counts::Lines);
+    if let Err(error) = install::namespaces() {
+        tally.fail(format!("namespaces are not to be had: {error:#}"));
+    }
+    Run::cargo(workspace).words("test --locked --package highwater-testbed --test *").run(
+        tally,
+        deadline,
+        Counts::Lines,
+    );
+    // What is cut off waits most of the time, and each test has a machine of its own; the others measure.
+    for tests in ["apart:: -- --test-threads=3 --show-output", "-- --test-threads=1 --show-output --skip apart::"] {
+        Run::cargo(workspace)
+            .words("test --locked --package highwater-tests --test cluster")
+            .words(tests)
+            .env("HIGHWATER_BINARY", &binaries.jemalloc)
+            .run(tally, deadline, Counts::Lines);
+    }
     Ok(())
 }
 
