@@ -1,7 +1,8 @@
-//! The `highwater` command: a broker, a look at a cluster's topics, and a demonstration.
+//! The `highwater` command: a broker, a look at a cluster's topics, a demonstration, and an attack.
 
 mod cli;
 mod demo;
+mod driver;
 
 use std::process::ExitCode;
 

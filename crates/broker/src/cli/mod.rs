@@ -1,5 +1,6 @@
 //! The command line: what each subcommand takes, and how logs are written.
 
+mod attack;
 mod bench;
 mod log;
 mod serve;
@@ -30,6 +31,8 @@ enum Command {
     Bench(bench::BenchArguments),
     /// Watch three brokers replicate a file, lose their leader and lose nothing.
     Demo(crate::demo::DemoArguments),
+    /// Attack a cluster, and check what its clients saw.
+    Attack(attack::AttackArguments),
 }
 
 /// How log lines look.
@@ -48,6 +51,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Serve(arguments) => serve::run(&arguments)?,
         Command::Topics(arguments) => topics::run(&arguments)?,
         Command::Demo(arguments) => crate::demo::run(&arguments)?,
+        Command::Attack(arguments) => return attack::run(&arguments),
         Command::Bench(arguments) => return bench::run(&arguments),
         Command::Log(arguments) => return log::run(&arguments),
     }

@@ -6,26 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use highwater_broker::api::ErrorCode;
-use highwater_broker::client::Connection;
 use highwater_broker::{Cluster, ClusterOptions};
 use highwater_replication::{BrokerId, Role, Status};
-use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
-use kafka_protocol::messages::{CreateTopicsRequest, TopicName};
-use kafka_protocol::protocol::StrBytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::delivery::{Delivered, Progress, produce};
 use super::input::Input;
-use super::producer::{Delivered, Progress, produce};
-use super::random::Random;
 use super::report::Report;
-use super::verify::{check_acknowledgements, compare_logs, consume};
+use super::verify::{check_acknowledgements, consume};
 use super::view::View;
 use super::{CLIENT_ID, DemoArguments, REQUEST_TIMEOUT};
+use crate::driver::random::Random;
+use crate::driver::replicas::compare_logs;
+use crate::driver::{Contact, Topic};
 
-const TOPIC: &str = "demo";
 const REPLICAS: i16 = 3;
+const TOPIC: Topic = Topic { name: "demo", partitions: 1, replicas: REPLICAS, min_insync_replicas: 2 };
 
 /// Kafka's default here is 10 s; the demo does not want to wait so long.
 const LAG_TIME_MAX_MS: i64 = 2_000;
@@ -57,11 +54,11 @@ pub(super) async fn tell(arguments: &DemoArguments, input: Input) -> anyhow::Res
     let input = Arc::new(input);
     let mut random = Random::new(arguments.seed);
     let mut stage = set_up(arguments, &dir, &input).await?;
-    let bootstrap = stage.cluster.bootstrap();
+    let contact = contact(&stage.cluster);
     let started = Instant::now();
     let producing = tokio::spawn(produce(
-        bootstrap.clone(),
-        TOPIC.to_owned(),
+        contact.clone(),
+        TOPIC.name,
         Arc::clone(&input),
         Arc::clone(&stage.progress),
         random.clone(),
@@ -83,7 +80,7 @@ pub(super) async fn tell(arguments: &DemoArguments, input: Input) -> anyhow::Res
     stage.wait("all replicas hold everything", TURN_LIMIT, everyone_has_all).await?;
     stage.view.event("all records sent; reading everything back from the beginning");
     check_acknowledgements(&delivered.batches, input.records)?;
-    let digest = consume(&bootstrap, TOPIC, &input).await?;
+    let digest = consume(&contact, TOPIC.name, &input).await?;
     let sent = input.digest();
     ensure!(digest == sent, "SHA-256 of what was read is {digest}, of what was sent {sent}");
 
@@ -114,8 +111,12 @@ pub(super) async fn tell(arguments: &DemoArguments, input: Input) -> anyhow::Res
     Ok(())
 }
 
+fn contact(cluster: &Cluster) -> Contact {
+    Contact { brokers: cluster.bootstrap(), client_id: CLIENT_ID, patience: REQUEST_TIMEOUT }
+}
+
 fn partition_dir(stage: &Stage, broker: BrokerId) -> PathBuf {
-    stage.cluster.data_dir(broker).join(format!("{TOPIC}-0"))
+    stage.cluster.data_dir(broker).join(format!("{}-0", TOPIC.name))
 }
 
 /// Starts the brokers and creates the topic.
@@ -138,16 +139,16 @@ async fn set_up(arguments: &DemoArguments, dir: &Path, input: &Input) -> anyhow:
         arguments.brokers,
         cluster.bootstrap().join(", ")
     ));
-    create_topic(&cluster.bootstrap()).await?;
+    contact(&cluster).create_topic(TOPIC).await?;
     view.event(&format!(
-        "topic {TOPIC}: 1 partition, {REPLICAS} replicas, min.insync.replicas 2; sending {} records, acks=all",
-        input.records
+        "topic {}: 1 partition, {REPLICAS} replicas, min.insync.replicas 2; sending {} records, acks=all",
+        TOPIC.name, input.records
     ));
     let progress = Arc::new(Progress { acknowledged: AtomicU64::new(0), limit: watch::Sender::new(input.records / 3) });
     let mut stage = Stage { cluster, view, progress, records: input.records, replicas: Vec::new() };
-    let led = |stage: &Stage, _: &[_]| leader(&stage.cluster.statuses(TOPIC, 0)).is_some();
+    let led = |stage: &Stage, _: &[_]| leader(&stage.cluster.statuses(TOPIC.name, 0)).is_some();
     stage.wait("the topic has a leader", TURN_LIMIT, led).await?;
-    let held = stage.cluster.statuses(TOPIC, 0).into_iter().filter(|(_, status)| status.is_some());
+    let held = stage.cluster.statuses(TOPIC.name, 0).into_iter().filter(|(_, status)| status.is_some());
     stage.replicas = held.map(|(broker, _)| broker).collect();
     Ok(stage)
 }
@@ -252,7 +253,7 @@ impl Stage {
 
     /// How the topic's replicas stand, in the order of their numbers.
     fn statuses(&self) -> Vec<(BrokerId, Option<Status>)> {
-        let mut all = self.cluster.statuses(TOPIC, 0);
+        let mut all = self.cluster.statuses(TOPIC.name, 0);
         all.retain(|(broker, _)| self.replicas.contains(broker));
         all
     }
@@ -302,25 +303,4 @@ impl Stage {
 fn leader(replicas: &[(BrokerId, Option<Status>)]) -> Option<(BrokerId, &Status)> {
     let known = replicas.iter().filter_map(|(broker, status)| status.as_ref().map(|status| (*broker, status)));
     known.filter(|(_, status)| status.role == Role::Leader).max_by_key(|(_, status)| status.leader_epoch)
-}
-
-async fn create_topic(bootstrap: &[String]) -> anyhow::Result<()> {
-    let address = bootstrap.first().context("no broker")?;
-    let connection = Connection::connect(address, CLIENT_ID, REQUEST_TIMEOUT).await?;
-    let topic = CreatableTopic::default()
-        .with_name(TopicName(StrBytes::from_static_str(TOPIC)))
-        .with_num_partitions(1)
-        .with_replication_factor(REPLICAS)
-        .with_configs(vec![
-            CreatableTopicConfig::default()
-                .with_name(StrBytes::from_static_str("min.insync.replicas"))
-                .with_value(Some(StrBytes::from_static_str("2"))),
-        ]);
-    let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
-    let response = connection.send(&request).await?;
-    let code = response.topics.first().map_or_else(|| ErrorCode::UnknownServerError.number(), |topic| topic.error_code);
-    match ErrorCode::from_number(code) {
-        Some(ErrorCode::None) => Ok(()),
-        code => bail!("cannot create the topic: {}", code.unwrap_or(ErrorCode::UnknownServerError)),
-    }
 }
