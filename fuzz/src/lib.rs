@@ -1,5 +1,5 @@
 //! The bodies of the fuzz targets. Each takes any bytes, reads them as a small program, runs it on a log on the simulated
-//! disk and panics if the log does not keep its word.
+//! disk, or on three that are replicas of each other, and panics if it does not keep its word.
 
 pub mod compaction;
 mod directory;
@@ -10,6 +10,7 @@ pub mod log_operations;
 mod model;
 pub mod record_batch;
 mod repairs;
+pub mod replica_operations;
 #[cfg(test)]
 mod seeds;
 pub mod segment_recovery;
@@ -69,6 +70,11 @@ mod tests {
     #[test]
     fn record_batch() {
         run_all("record_batch", super::record_batch::run);
+    }
+
+    #[test]
+    fn replica_operations() {
+        run_all("replica_operations", super::replica_operations::run);
     }
 
     #[test]

@@ -37,12 +37,13 @@ const DIRECTORIES: [&str; 16] = [
     "unclean-torn/before/unclean-0",
 ];
 
-const TARGETS: [&str; 7] = [
+const TARGETS: [&str; 8] = [
     "compaction",
     "index_load",
     "legacy_messages",
     "log_operations",
     "record_batch",
+    "replica_operations",
     "segment_recovery",
     "truncate_to_high_watermark",
 ];
@@ -151,6 +152,7 @@ fn seeds_of(target: &str) -> Seeds {
                 }
             }
         }
+        "replica_operations" => programs(12),
         "index_load" => {
             programs(6);
             for (number, directory) in (0..).zip(DIRECTORIES) {
