@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use highwater_replication::{BrokerEpoch, BrokerId, Versioned};
 use highwater_storage::TopicId;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,7 +17,7 @@ use tokio::task::AbortHandle;
 use super::handle::Shared;
 use super::{
     ClusterConfig, Coordination, CoordinationError, Endpoint, JoinError, LastStop, MetadataImage, Node, PartitionImage,
-    Registration, SessionState, StoreFailure, TopicImage, Watch, membership, znodes,
+    Registration, SessionState, StoreFailure, TopicImage, Watch, membership, unix_ms, znodes,
 };
 
 /// How long the agent waits after the store did not answer before it asks again: at first, and at most.
@@ -85,6 +86,8 @@ pub(super) struct Agent {
     endpoint: Option<Endpoint>,
     /// The session that holds the registration.
     registered_in: Option<i64>,
+    /// What the node of a registration holds, by session: it is known again by that after an attempt of which no answer came.
+    registration: Option<(i64, Bytes)>,
     view: View,
 }
 
@@ -106,6 +109,7 @@ impl Agent {
             session: shared.store.session(),
             endpoint: None,
             registered_in: None,
+            registration: None,
             view: View::new(shared.store.clone(), MetadataImage::clone(&shared.image.borrow())),
         }
     }
@@ -218,15 +222,25 @@ impl Agent {
         last_stop: LastStop,
     ) -> Result<BrokerEpoch, JoinError> {
         let (id, store) = (self.config.id, self.store.clone());
+        let data = match &self.registration {
+            Some((of, data)) if *of == session => data.clone(),
+            _ => {
+                let data = znodes::encode_broker(&endpoint.host, endpoint.port, endpoint.rack.as_deref(), unix_ms());
+                self.registration.insert((session, data)).1.clone()
+            }
+        };
         membership::name_topics(&*store, &self.view.image).await?;
-        if last_stop == LastStop::Unclean {
+        // An earlier attempt in this session may have come as far, and lost the connection only then.
+        let there = store.read(&znodes::broker_path(id)).await.map_err(StoreFailure::from)?;
+        let is_new = there.is_none_or(|node| node.data != data);
+        if last_stop == LastStop::Unclean && is_new {
             // At once, so that it leads no more; and again when no leader can take it in any more for what it fetched in
             // its former life.
             membership::mark_doubtful(&*store, id, &self.view.image).await?;
             membership::wait_for_former_life(&*store, id, self.config.registration_timeout_ms).await?;
             membership::mark_doubtful(&*store, id, &self.view.image).await?;
         }
-        let epoch = membership::register(&*store, id, endpoint, self.config.registration_timeout_ms).await?;
+        let epoch = membership::register(&*store, id, &data, self.config.registration_timeout_ms).await?;
         if let Some(shared) = self.shared.upgrade() {
             shared.announce_offline().await?;
         }

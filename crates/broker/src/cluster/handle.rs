@@ -10,6 +10,7 @@ use highwater_replication::{BrokerEpoch, BrokerId, IsrDecision, PartitionState, 
 use highwater_storage::{LeaderEpoch, TopicId, TopicPartition};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::agent::{Agent, Command, IN_FLIGHT};
 use super::producer_ids::ProducerIds;
@@ -266,12 +267,24 @@ impl ClusterHandle {
     }
 
     /// Announces this broker, and again by itself whenever its session expired. After an unclean stop it first marks itself
-    /// doubtful in each partition whose in-sync replicas it belongs to.
+    /// doubtful in each partition whose in-sync replicas it belongs to. A store that does not answer is asked again for as long
+    /// as an earlier life would be waited for.
     pub async fn register(&self, endpoint: Endpoint, last_stop: LastStop) -> Result<BrokerEpoch, JoinError> {
-        let (answer, answered) = oneshot::channel();
-        let command = Command::Register { endpoint, last_stop, answer };
-        self.shared.commands.send(command).await.map_err(|_| JoinError::Left)?;
-        answered.await.unwrap_or(Err(JoinError::Left))
+        let deadline = Instant::now() + Duration::from_millis(self.shared.config.registration_timeout_ms);
+        loop {
+            let (answer, answered) = oneshot::channel();
+            let command = Command::Register { endpoint: endpoint.clone(), last_stop, answer };
+            self.shared.commands.send(command).await.map_err(|_| JoinError::Left)?;
+            match answered.await.unwrap_or(Err(JoinError::Left)) {
+                // A connection that breaks for a moment is no reason not to start.
+                Err(JoinError::Store(StoreFailure::Unavailable | StoreFailure::SessionLost))
+                    if Instant::now() < deadline =>
+                {
+                    tokio::time::sleep(membership::BACKOFF).await;
+                }
+                registered => return registered,
+            }
+        }
     }
 
     /// This broker's number.

@@ -15,12 +15,12 @@ use super::agent::IN_FLIGHT;
 use super::store::read_topic;
 use super::znodes::{self, TopicNode};
 use super::{
-    BoxFuture, ClusterConfig, CommitCause, CommitError, Coordination, CoordinationError, Endpoint, JoinError,
-    MetadataImage, Op, StoreFailure, Watch, admin, unix_ms,
+    BoxFuture, ClusterConfig, CommitCause, CommitError, Coordination, CoordinationError, JoinError, MetadataImage, Op,
+    StoreFailure, Watch, admin,
 };
 
 /// How long a store that did not answer is left alone.
-const BACKOFF: Duration = Duration::from_millis(100);
+pub(super) const BACKOFF: Duration = Duration::from_millis(100);
 
 /// A partition found in the data directory of a broker that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,15 +123,14 @@ fn list(what: &str, ids: impl Iterator<Item = impl std::fmt::Display>) -> String
     })
 }
 
-/// Registers, waiting for an earlier life of this broker to expire if there is one.
+/// Registers with a node that holds `data`, waiting for an earlier life of this broker to expire if there is one.
 pub(super) async fn register(
     store: &dyn Coordination,
     id: BrokerId,
-    endpoint: &Endpoint,
+    data: &Bytes,
     timeout_ms: u64,
 ) -> Result<BrokerEpoch, JoinError> {
     let path = znodes::broker_path(id);
-    let data = znodes::encode_broker(&endpoint.host, endpoint.port, endpoint.rack.as_deref(), unix_ms());
     let deadline = Instant::now() + Duration::from_millis(timeout_ms);
     loop {
         let changed = store.watch(&path, Watch::Data);
@@ -144,7 +143,7 @@ pub(super) async fn register(
             Err(error) if error.cause == CommitCause::Exists => {
                 // An earlier round may have been carried out without an answer.
                 if let Ok(Some(node)) = store.read(&path).await
-                    && node.data == data
+                    && node.data == *data
                 {
                     return Ok(BrokerEpoch(node.created));
                 }
@@ -157,7 +156,7 @@ pub(super) async fn register(
             Err(error) if error.cause == CommitCause::Unavailable && Instant::now() < deadline => {
                 tokio::time::sleep(BACKOFF).await;
                 if let Ok(Some(node)) = store.read(&path).await
-                    && node.data == data
+                    && node.data == *data
                 {
                     return Ok(BrokerEpoch(node.created));
                 }

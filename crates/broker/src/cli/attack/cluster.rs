@@ -35,6 +35,9 @@ const STORE_LIMIT: Duration = Duration::from_secs(60);
 /// How long a clean stop may take, the handing over of leaderships included.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
+/// How much of its log is shown of a process that ended by itself.
+const LAST_LINES: usize = 5;
+
 /// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Member {
@@ -145,6 +148,8 @@ impl Cluster {
         for setting in [
             format!("zookeeper.connect={store}/attacked"),
             format!("zookeeper.session.timeout.ms={}", SESSION_TIMEOUT.as_millis()),
+            // A broker may start while ZooKeeper does.
+            format!("zookeeper.connection.timeout.ms={}", STORE_LIMIT.as_millis()),
             format!("replica.lag.time.max.ms={LAG_TIME_MAX_MS}"),
             format!("log.segment.bytes={SEGMENT_BYTES}"),
             "log.retention.ms=-1".to_owned(),
@@ -271,7 +276,7 @@ impl Cluster {
         let said = fs::read(self.log(member)).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
         let lines: Vec<&str> = said.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
     }
 }
 

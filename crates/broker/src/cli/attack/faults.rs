@@ -9,6 +9,9 @@ use super::Attack;
 use super::cluster::{BROKERS, Condition, Member};
 use crate::driver::random::Random;
 
+/// How long a leader is dead that fails beside a lost directory: long enough for an election.
+const DEAD_FOR: Duration = Duration::from_secs(4);
+
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Kind {
@@ -105,7 +108,7 @@ impl Plan {
         let at = usize::try_from(self.random.below(self.left.len().max(1) as u64)).unwrap_or(0);
         let kind = (at < self.left.len()).then(|| self.left.remove(at))?;
         let fault = self.draw(kind);
-        // A broker with an empty directory is no replica to rely on: none of the others may fail before it has caught up.
+        // A broker with an empty directory is no replica to rely on: only what the fault itself says may fail before it is whole.
         let settle = matches!(kind, Kind::Directory | Kind::Rolling) || self.random.below(2) == 0;
         Some(Planned { kind, fault, settle, rest_ms: self.random.between(300, 3_000) })
     }
@@ -124,6 +127,7 @@ impl Plan {
                 partition: self.partition(),
                 clean: self.random.below(2) == 0,
                 down_ms: self.random.between(50, 6_000),
+                kill_after_ms: (self.random.below(2) == 0).then(|| self.random.between(0, 4_000)),
             },
             Kind::Rolling => Fault::Rolling,
         }
@@ -176,7 +180,7 @@ impl Attack {
                 self.say("ZooKeeper is back");
                 killed.map_or(Ok(()), |broker| self.start(broker))
             }
-            Fault::Directory { broker, partition, clean, down_ms } => {
+            Fault::Directory { broker, partition, clean, down_ms, kill_after_ms } => {
                 self.settle().await?;
                 if clean {
                     self.stop(broker).await?;
@@ -190,7 +194,14 @@ impl Attack {
                     "broker {broker} loses the directory of partition {partition}, back in {down_ms} ms"
                 ));
                 self.pass(Duration::from_millis(down_ms)).await?;
-                self.start(broker)
+                self.start(broker)?;
+                let Some(kill_after_ms) = kill_after_ms else { return Ok(()) };
+                self.pass(Duration::from_millis(kill_after_ms)).await?;
+                let leader = self.standing(Whom::LeaderOf(partition)).filter(|leader| *leader != broker);
+                let Some(leader) = leader else { return Ok(()) };
+                self.kill(leader, " before the other is whole")?;
+                self.pass(DEAD_FOR).await?;
+                self.start(leader)
             }
             Fault::Rolling => {
                 for broker in BROKERS {

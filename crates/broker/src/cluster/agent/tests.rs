@@ -1,10 +1,14 @@
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use highwater_replication::{IsrDecision, PartitionState, PublishedEnd};
 use highwater_storage::TopicPartition;
 
 use super::*;
-use crate::cluster::{AdminError, ClusterHandle, EmbeddedSession, EmbeddedStore, Intent, NewTopic, Op, TopicRef};
+use crate::cluster::{
+    AdminError, BoxFuture, ClusterHandle, CommitError, EmbeddedSession, EmbeddedStore, Intent, NewTopic, Op, OpDone,
+    TopicRef,
+};
 
 struct Member {
     handle: ClusterHandle,
@@ -401,4 +405,79 @@ async fn thousands_of_partitions_are_set_up_in_no_time() {
     let took = started.elapsed();
     println!("took {took:?}");
     assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+/// A session whose connection breaks for so many questions: the next ones, or those that follow a registration.
+#[derive(Debug)]
+struct Breaks {
+    inner: Arc<EmbeddedSession>,
+    next: AtomicU32,
+    after_registration: AtomicU32,
+}
+
+impl Breaks {
+    fn breaks(&self) -> bool {
+        self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+impl Coordination for Breaks {
+    fn read(&self, path: &str) -> BoxFuture<'_, Result<Option<Node>, CoordinationError>> {
+        if self.breaks() {
+            return Box::pin(async { Err(CoordinationError::Unavailable) });
+        }
+        self.inner.read(path)
+    }
+    fn children(&self, path: &str) -> BoxFuture<'_, Result<Vec<String>, CoordinationError>> {
+        if self.breaks() {
+            return Box::pin(async { Err(CoordinationError::Unavailable) });
+        }
+        self.inner.children(path)
+    }
+    fn watch(&self, path: &str, kind: Watch) -> BoxFuture<'static, Result<(), CoordinationError>> {
+        self.inner.watch(path, kind)
+    }
+    fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Vec<OpDone>, CommitError>> {
+        let is_it = |op: &Op| matches!(op, Op::CreateEphemeral { path, .. } if path.starts_with(znodes::BROKER_IDS));
+        let registers = ops.iter().any(is_it);
+        Box::pin(async move {
+            let done = self.inner.commit(ops).await;
+            if registers {
+                self.next.store(self.after_registration.swap(0, Ordering::AcqRel), Ordering::Release);
+            }
+            done
+        })
+    }
+    fn fits(&self, ops: &[Op]) -> bool {
+        self.inner.fits(ops)
+    }
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.inner.session()
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+    fn abandon(&self) {
+        self.inner.abandon();
+    }
+}
+
+/// It gave up at once when the connection broke before it had registered, and when it broke after that it took its own node
+/// for that of another broker with its number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_breaks_for_a_moment_is_no_reason_not_to_register() {
+    for (before, after) in [(3, 0), (0, 3)] {
+        let store = EmbeddedStore::in_memory();
+        let (next, after_registration) = (AtomicU32::new(0), AtomicU32::new(after));
+        let breaks = Arc::new(Breaks { inner: Arc::new(store.session(20_000)), next, after_registration });
+        let mut config = ClusterConfig::new(BrokerId(1));
+        config.registration_timeout_ms = 5_000;
+        let handle = ClusterHandle::join(config, breaks.clone()).await.unwrap();
+        breaks.next.store(before, Ordering::Release);
+        let epoch = handle.register(endpoint(1), LastStop::Unclean).await.unwrap();
+        assert_eq!(breaks.next.load(Ordering::Acquire), 0, "the connection broke");
+        assert_eq!(*handle.registration().borrow(), Registration::Registered(epoch));
+        let node = breaks.read(&znodes::broker_path(BrokerId(1))).await.unwrap().unwrap();
+        assert_eq!(BrokerEpoch(node.created), epoch);
+    }
 }

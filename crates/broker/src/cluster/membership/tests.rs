@@ -4,7 +4,7 @@ use highwater_replication::Versioned;
 
 use super::*;
 use crate::cluster::store::read_versioned_state;
-use crate::cluster::{ClusterHandle, EmbeddedStore, LastStop};
+use crate::cluster::{ClusterHandle, EmbeddedStore, Endpoint, LastStop};
 
 fn found(topic: &str, partition: i32, id: Option<u8>, last_epoch: i32) -> FoundPartition {
     FoundPartition {
@@ -112,7 +112,7 @@ async fn after_an_unclean_stop_a_broker_marks_itself_wherever_it_is_in_sync() {
     let (session, second) = (store.session(10_000), store.session(10_000));
     prepare(&session, &ClusterConfig::new(BrokerId(1)), Vec::new()).await.unwrap();
     let image = write_topic(&session, &[(1, &[1, 2]), (2, &[2, 1, 3]), (2, &[2]), (1, &[1])]).await;
-    register(&second, BrokerId(2), &endpoint(), 1000).await.unwrap();
+    register(&second, BrokerId(2), &Bytes::from_static(b"{}"), 1000).await.unwrap();
     let mut before = Vec::new();
     for number in 0..4 {
         before.push(state(&session, number).await);
@@ -137,7 +137,7 @@ async fn an_unclean_return_waits_for_the_end_of_the_former_life() {
     let store = EmbeddedStore::in_memory();
     let (former, session) = (store.session(10_000), store.session(10_000));
     prepare(&former, &ClusterConfig::new(BrokerId(1)), Vec::new()).await.unwrap();
-    register(&former, BrokerId(1), &endpoint(), 1000).await.unwrap();
+    register(&former, BrokerId(1), &Bytes::from_static(b"{}"), 1000).await.unwrap();
     let error = wait_for_former_life(&session, BrokerId(1), 20).await.unwrap_err();
     assert!(matches!(error, JoinError::DuplicateBroker { .. }), "{error}");
     let waits = wait_for_former_life(&session, BrokerId(1), 60_000);
