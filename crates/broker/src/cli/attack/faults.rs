@@ -64,12 +64,14 @@ pub(super) enum Fault {
         away_ms: u64,
         kill: Option<Whom>,
     },
-    /// After a `clean` stop or a kill.
+    /// After a `clean` stop or a kill. With `kill_after_ms` the partition's leader dies so long after the return: what is in
+    /// sync then must not be the empty directory.
     Directory {
         broker: i32,
         partition: usize,
         clean: bool,
         down_ms: u64,
+        kill_after_ms: Option<u64>,
     },
     Rolling,
 }
