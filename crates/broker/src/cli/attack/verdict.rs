@@ -13,7 +13,7 @@ use super::faults::Kind;
 use super::load::Board;
 
 /// How many broken promises are told of each partition.
-const TOLD_MAX: usize = 20;
+const TOLD_MAX: usize = 5;
 
 /// What an attack showed.
 #[derive(Debug, Default)]
@@ -59,6 +59,9 @@ impl Verdict {
             if number < TOLD_MAX {
                 self.problems.push(format!("partition {}: {}", board.partition, anomaly.explain(&seen.history)));
             }
+        }
+        if let Some(more @ 1..) = anomalies.len().checked_sub(TOLD_MAX) {
+            self.problems.push(format!("partition {}: and {more} more", board.partition));
         }
     }
 
