@@ -58,7 +58,7 @@ pub(crate) const PARTS: &[Part] = &[
     part("binary", 90, "the real binary: command line, signals, kill -9, hostile frames", binary),
     part("bench", 90, "every bench once", bench),
     part("fuzz", 490, "fuzz targets: seeds, then 30 s of fuzzing each", fuzz),
-    part("mutants", 180, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
+    part("mutants", 140, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
     part("clients", 230, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
     part("kafka-files", 120, "real Kafka on logs that our engine wrote, and the other way round", kafka_files),
     part(

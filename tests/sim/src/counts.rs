@@ -39,6 +39,8 @@ counts! {
     power_cuts = "power cuts",
     /// Power cuts of all brokers at once.
     power_cuts_of_all = "power cuts of all",
+    /// Brokers that came back with an empty disk.
+    disks_lost = "disks lost",
     /// Logs that closed themselves because their disk failed.
     logs_failed = "logs that failed",
     /// Starts that failed because the disk did.

@@ -56,6 +56,10 @@ pub(crate) enum What {
     PowerCutOfAll {
         image: u64,
     },
+    /// A broker comes back with an empty disk.
+    DiskLost {
+        whom: Whom,
+    },
     /// The process stands still; what came meanwhile it finds when it goes on.
     Pause {
         whom: Whom,
@@ -192,6 +196,7 @@ fn draw_one(plan: &Plan, random: &mut Random) -> What {
     match random.below(32) {
         0..=4 => What::Stop { whom, clean: random.one_in(3) },
         5..=8 if plan.promise == Promise::PowerCutsOfAll => What::PowerCutOfAll { image: random.next() },
+        5 | 6 if plan.promise == Promise::PowerCuts && random.one_in(3) => What::DiskLost { whom },
         5..=8 => What::PowerCut { whom, image: random.next() },
         9 | 10 => {
             let power = random.one_in(2).then(|| random.next());
@@ -263,6 +268,7 @@ impl fmt::Display for Fault {
             }
             What::PowerCut { whom, .. } => write!(f, "{whom} loses power"),
             What::PowerCutOfAll { .. } => f.write_str("all lose power"),
+            What::DiskLost { whom } => write!(f, "{whom} loses its disk"),
             What::Pause { whom, ms } => write!(f, "{whom} stands still for {ms} ms"),
             What::Cut { from, to, ms } => write!(f, "nothing gets from {} to {} for {ms} ms", place(from), place(to)),
             What::Split { one, other, ms } => write!(f, "{} and {} are parted for {ms} ms", place(one), place(other)),

@@ -18,6 +18,7 @@
 //! println!("{}", tell(failing, Some(Mutant::CutsAtHighWatermark), Some(least.faults)).1);
 //! ```
 
+mod cell;
 mod counts;
 mod fault;
 mod minimise;
@@ -30,8 +31,9 @@ mod trace;
 mod truth;
 mod world;
 
+pub use cell::{Asked, Cell, Failure, Kind, ROWS, Row};
 pub use counts::{Counts, Distribution};
 pub use fault::Fault;
 pub use minimise::{Minimised, minimise};
 pub use plan::Mutant;
-pub use runs::{Many, Outcome, run, run_many, tell};
+pub use runs::{Many, Outcome, run, run_cell, run_many, tell, tell_cell};

@@ -84,6 +84,8 @@ pub(crate) struct Running {
     pub(crate) parked: BTreeMap<WaitToken, Parked>,
     pub(crate) produces: BTreeMap<WaitToken, ProduceId>,
     pub(crate) next_token: u64,
+    /// The setting that it has heard of.
+    pub(crate) min_insync_replicas: usize,
     /// The deadline a tick is scheduled for.
     pub(crate) ticking: Option<i64>,
 }
@@ -112,14 +114,19 @@ pub(crate) struct ProduceId {
     pub(crate) acknowledges: bool,
 }
 
+/// A new disk; the number decides over what a file system leaves open.
+pub(crate) fn empty_disk(seed: u64) -> SimFs {
+    let fs = SimFs::new(seed);
+    fs.create_dir(Path::new(DIR)).expect("an empty disk");
+    fs.sync_dir(Path::new("/")).expect("an empty disk");
+    fs
+}
+
 impl Node {
     pub(crate) fn new(seed: u64, node: usize) -> Self {
-        let fs = SimFs::new(Random::of(seed, Purpose::Disk(node)).next());
-        fs.create_dir(Path::new(DIR)).expect("an empty disk");
-        fs.sync_dir(Path::new("/")).expect("an empty disk");
         Self {
             id: BrokerId(i32::try_from(node + 1).expect("few")),
-            fs,
+            fs: empty_disk(Random::of(seed, Purpose::Disk(node)).next()),
             random: Random::of(seed, Purpose::Broker(node)),
             life: 0,
             running: None,
@@ -201,6 +208,7 @@ impl Node {
             parked: BTreeMap::new(),
             produces: BTreeMap::new(),
             next_token: 0,
+            min_insync_replicas: plan.min_insync_replicas,
             ticking: None,
         });
         Ok(())

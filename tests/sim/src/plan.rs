@@ -69,6 +69,8 @@ impl Mutant {
 pub(crate) struct Plan {
     pub(crate) promise: Promise,
     pub(crate) min_insync_replicas: usize,
+    /// Replicas count with what they have flushed.
+    pub(crate) synced: bool,
     /// Small segments and a bound on their bytes, so that log starts move.
     pub(crate) retention: bool,
     pub(crate) mutant: Option<Mutant>,
@@ -109,6 +111,7 @@ impl Plan {
         Self {
             promise,
             min_insync_replicas: if two { 2 } else { 1 },
+            synced: promise == Promise::SyncedPowerCuts && mutant != Some(Mutant::CountsUnflushed),
             retention: random.one_in(4) || mutant == Some(Mutant::VouchesForAll),
             mutant,
             heals_ms: random.between(1_000, 2_500),
@@ -134,11 +137,10 @@ impl Plan {
     }
 
     pub(crate) fn replica(&self, config: ReplicaConfig) -> ReplicaConfig {
-        let synced = self.promise == Promise::SyncedPowerCuts && self.mutant != Some(Mutant::CountsUnflushed);
         ReplicaConfig {
             lag_time_max_ms: self.lag_ms,
             min_insync_replicas: self.min_insync_replicas,
-            count_flushed: synced,
+            count_flushed: self.synced,
             flush_ms: self.flush_ms,
             fetch_backoff_ms: 20,
             propose_backoff_ms: 20,

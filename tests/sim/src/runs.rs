@@ -1,11 +1,13 @@
 //! One run, and many on all cores.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Instant;
 
+use crate::cell::{Cell, Kind};
 use crate::counts::{Counts, Distribution};
 use crate::fault::Fault;
 use crate::plan::Mutant;
@@ -22,11 +24,13 @@ pub struct Outcome {
     pub faults: Vec<Fault>,
     /// What was wrong.
     pub failure: Option<String>,
+    /// In a run of a cell: how many records were lost, by why that may be.
+    pub lost: BTreeMap<Kind, u64>,
 }
 
 thread_local! {
     /// Panics of runs are caught and reported as a seed; their own messages would only fill the screen.
-    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static QUIET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// Where the last of them was.
     static WHERE: RefCell<String> = const { RefCell::new(String::new()) };
 }
@@ -55,9 +59,10 @@ fn run_world(mut world: World) -> (Outcome, String) {
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
         format!("{text}\n  at {}", WHERE.take())
     });
-    let World { counts, fingerprint, faults, trace, .. } = world;
+    let World { counts, fingerprint, faults, trace, ledger, .. } = world;
     let story = trace.map(|trace| trace.chart()).unwrap_or_default();
-    (Outcome { counts, fingerprint, faults, failure }, story)
+    let lost = ledger.map(|ledger| ledger.lost).unwrap_or_default();
+    (Outcome { counts, fingerprint, faults, failure, lost }, story)
 }
 
 /// Runs one seed, with the faults that it draws or with these.
@@ -68,6 +73,16 @@ pub fn run(seed: u64, mutant: Option<Mutant>, faults: Option<Vec<Fault>>) -> Out
 /// As [`run`], with the story as a message-sequence chart.
 pub fn tell(seed: u64, mutant: Option<Mutant>, faults: Option<Vec<Fault>>) -> (Outcome, String) {
     run_world(World::new(seed, mutant, faults, true))
+}
+
+/// Runs a seed of a cell of the table "what may be lost when".
+pub fn run_cell(seed: u64, cell: Cell) -> Outcome {
+    run_world(World::of_cell(seed, cell, false)).0
+}
+
+/// As [`run_cell`], with the story as a message-sequence chart.
+pub fn tell_cell(seed: u64, cell: Cell) -> (Outcome, String) {
+    run_world(World::of_cell(seed, cell, true))
 }
 
 /// What became of many runs.

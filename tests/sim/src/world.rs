@@ -3,6 +3,7 @@
 mod clients;
 mod coordination;
 mod failures;
+mod ledger;
 mod messages;
 mod story;
 
@@ -22,6 +23,7 @@ use highwater_storage::{
     WorkJob, batches,
 };
 
+use crate::cell::Cell;
 use crate::counts::Counts;
 use crate::fault::{BROKERS, CLIENTS, Fault, PLACES, Place, STORE, What, Whom, draw};
 use crate::node::{FetchId, Node, Parked, ProduceId};
@@ -31,6 +33,7 @@ use crate::store::Store;
 use crate::trace::Trace;
 use crate::truth::Truth;
 use clients::Consumer;
+use ledger::Ledger;
 
 const LONG_POLL_MS: i64 = 60;
 const FETCH_TIMEOUT_MS: i64 = 120;
@@ -148,6 +151,8 @@ pub(crate) struct World {
     history: Vec<Seen>,
     /// Acknowledged records were lost, as this run may.
     struck: bool,
+    /// What may be lost, if this run is one of a cell.
+    pub(crate) ledger: Option<Ledger>,
     healed: bool,
     pub(crate) counts: Counts,
     /// Differs where anything that matters went another way.
@@ -167,6 +172,17 @@ impl World {
     pub(crate) fn new(seed: u64, mutant: Option<Mutant>, given: Option<Vec<Fault>>, traced: bool) -> Self {
         let plan = Plan::draw(&mut Random::of(seed, Purpose::Plan), mutant);
         let faults = given.unwrap_or_else(|| draw(&plan, &mut Random::of(seed, Purpose::Faults)));
+        Self::planned(seed, plan, faults, traced)
+    }
+
+    /// A cluster for a cell of the table "what may be lost when".
+    pub(crate) fn of_cell(seed: u64, cell: Cell, traced: bool) -> Self {
+        let plan = cell.plan(&mut Random::of(seed, Purpose::Plan));
+        let faults = cell.faults(&plan, &mut Random::of(seed, Purpose::Faults));
+        Self { ledger: Some(Ledger::new(cell)), ..Self::planned(seed, plan, faults, traced) }
+    }
+
+    fn planned(seed: u64, plan: Plan, faults: Vec<Fault>, traced: bool) -> Self {
         let link = |number| Random::of(seed, Purpose::Link { from: number / PLACES, to: number % PLACES });
         let mut world = Self {
             links: (0..PLACES * PLACES).map(link).collect(),
@@ -190,6 +206,7 @@ impl World {
             consumer: Consumer::default(),
             history: Vec::new(),
             struck: false,
+            ledger: None,
             healed: false,
             counts: Counts::default(),
             fingerprint: seed,
@@ -403,6 +420,7 @@ impl World {
             }
             Event::Configured => {
                 let config = self.plan.replica(ReplicaConfig::new(id, running.session));
+                running.min_insync_replicas = config.min_insync_replicas;
                 running.partition.configure(now, config, self.plan.log());
             }
             Event::FailureArrives => {
@@ -508,6 +526,12 @@ impl World {
                     );
                 }
                 Effect::HighWatermark(high_watermark) => {
+                    let status = running.partition.status();
+                    let (needed, in_sync) = (running.min_insync_replicas, status.isr.len());
+                    assert!(
+                        status.role != Role::Leader || in_sync >= needed,
+                        "the high watermark moves to {high_watermark} with {in_sync} in sync, and {needed} are needed"
+                    );
                     // The checkpoint is written now and then, so it lags.
                     if self.nodes[node].random.one_in(4) {
                         self.nodes[node].checkpointed = Some(high_watermark);
@@ -624,6 +648,7 @@ impl World {
             self.truth.holds_everything(&format!("broker {}", node.id), &running.mirror);
         }
         assert!(self.truth.committed_below() <= stored[0].len() as i64 + start, "committed records are gone");
+        self.close_ledger();
         if self.struck {
             return;
         }

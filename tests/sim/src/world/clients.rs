@@ -10,7 +10,14 @@ impl World {
         let goes_on = !self.healed || self.counts.events < EVENTS_MIN * 4 / 5;
         if self.producers.one_in(3) && goes_on {
             let id = self.new_produce(false);
-            let acks = if id.acknowledges { Acks::All } else { self.producers.pick(&[Acks::Leader, Acks::None]) };
+            let acks = match &mut self.ledger {
+                Some(ledger) => {
+                    ledger.sent(id);
+                    ledger.acks()
+                }
+                None if id.acknowledges => Acks::All,
+                None => self.producers.pick(&[Acks::Leader, Acks::None]),
+            };
             self.send(id, acks);
         }
         match self.in_doubt {
@@ -29,7 +36,11 @@ impl World {
 
     pub(super) fn new_produce(&mut self, idempotent: bool) -> ProduceId {
         let count = 1 + self.producers.below(3);
-        let acknowledges = idempotent || self.producers.one_in(2);
+        let acknowledges = idempotent
+            || match &self.ledger {
+                Some(ledger) => ledger.acks() == Acks::All,
+                None => self.producers.one_in(2),
+            };
         let number = if idempotent { self.sequence } else { self.numbers };
         *(if idempotent { &mut self.sequence } else { &mut self.numbers }) += count;
         let id = ProduceId { idempotent, number, count, acknowledges };
@@ -89,6 +100,10 @@ impl World {
         if let (Ok(base), true) = (answer, id.acknowledges) {
             // The promise is made when the answer is given, whether it arrives or not.
             self.promise(node, id, base);
+        }
+        if answer.is_ok() && self.ledger.is_some() {
+            let leads = self.leads_in_its_session(node);
+            self.ledger.as_mut().into_iter().for_each(|ledger| ledger.answered(id, leads));
         }
         let after = self.latency(node, CLIENTS);
         if self.lost(node, CLIENTS) {
@@ -197,6 +212,12 @@ impl World {
         if !self.has_crashed(node) {
             self.settle(node);
         }
+    }
+}
+
+impl ProduceId {
+    pub(super) fn payloads(self) -> impl Iterator<Item = u64> {
+        (0..self.count).map(move |record| payload(self, record))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What goes wrong, within what the run's promise allows, and how brokers come back.
 
 use super::*;
-use crate::node::Running;
+use crate::node::{Running, empty_disk};
 
 impl World {
     pub(super) fn fail(&mut self, fault: Fault) {
@@ -17,6 +17,7 @@ impl World {
             What::Stop { whom, clean } => self.with(whom, |world, node| world.stop(node, clean)),
             What::PowerCut { whom, image } => self.with(whom, |world, node| world.power_cut(node, image)),
             What::PowerCutOfAll { image } => self.power_cut_of_all(image),
+            What::DiskLost { whom } => self.with(whom, Self::loses_disk),
             What::CrashInCall { whom, calls, power } => {
                 self.with(whom, |world, node| world.may_die_in_call(node, calls, power));
             }
@@ -90,7 +91,7 @@ impl World {
         }
     }
 
-    fn leads(&self, node: usize) -> bool {
+    pub(super) fn leads(&self, node: usize) -> bool {
         self.store.state.as_ref().is_some_and(|state| state.value.leader == Some(self.nodes[node].id))
     }
 
@@ -110,9 +111,10 @@ impl World {
     }
 
     fn stop(&mut self, node: usize, clean: bool) {
-        if self.nodes[node].running.is_none() || !self.may_fail(node) {
+        if self.nodes[node].running.is_none() || !self.may_fail(node) || !self.cell_lets_stop(node) {
             return;
         }
+        self.note_failure(node);
         let session = self.session_of(node).expect("it runs");
         let running = self.ends_at_work(node).expect("it runs");
         let mut clean = clean;
@@ -132,8 +134,27 @@ impl World {
 
     fn power_cut(&mut self, node: usize, image: u64) {
         if self.nodes[node].running.is_some() && self.may_fail(node) && self.may_lose_power(node) {
+            self.note_failure(node);
             self.loses_power(node, image);
+            self.strike_if_alone(node);
         }
+    }
+
+    fn loses_disk(&mut self, node: usize) {
+        if self.nodes[node].running.is_none() || !self.may_fail(node) || !self.may_lose_power(node) {
+            return;
+        }
+        note!(self, node, "loses its disk");
+        self.counts.disks_lost += 1;
+        self.note_failure(node);
+        let session = self.session_of(node);
+        drop(self.ends_at_work(node));
+        let broker = &mut self.nodes[node];
+        broker.fs = empty_disk(broker.random.next());
+        broker.checkpointed = None;
+        broker.damaged = true;
+        self.goes_down(node, session, false);
+        self.strike_if_alone(node);
     }
 
     /// Whether what it has not synced may be lost.
@@ -141,7 +162,7 @@ impl World {
         match self.plan.promise {
             Promise::Kills | Promise::PowerCutsOfAll => false,
             Promise::SyncedPowerCuts | Promise::Nothing => true,
-            Promise::PowerCuts => self.another_is_whole(node),
+            Promise::PowerCuts => self.another_is_whole(node) || self.may_hit_alone(node),
         }
     }
 
@@ -171,10 +192,18 @@ impl World {
         for node in 0..BROKERS {
             self.loses_power(node, mix(image ^ node as u64));
         }
+        self.strike();
+    }
+
+    /// All in-sync replicas were hit. What none of their disks holds is lost.
+    pub(super) fn strike(&mut self) {
         let members = self.store.state.as_ref().map_or_else(Vec::new, |state| state.value.isr.clone());
         let disks: Vec<_> = self.nodes.iter().filter(|node| members.contains(&node.id)).collect();
         let left: Vec<_> = disks.iter().map(|node| node.on_disk(&self.plan, &mut Truth::default())).collect();
         let struck = self.truth.strike_what_none_holds(&left);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.is_left(&left);
+        }
         if struck > 0 {
             let text = format!("{struck} records are on no disk any more");
             self.everywhere(&text);
@@ -243,6 +272,7 @@ impl World {
         if self.store.live.get(&self.nodes[node].id) != Some(&session) {
             return;
         }
+        self.note_failure(node);
         self.store.forget(self.nodes[node].id);
         note!(self, STORE, "the session of broker {} ends", node + 1);
         self.store_changed();
