@@ -25,6 +25,7 @@ use crate::checkpoint::{
 use crate::fs::{DirEntry, DirLock, FileKind, Fs};
 use crate::io::{IoContext, IoError};
 use crate::lock::{LOCK_FILE, LockError, lock_directory};
+use crate::log::is_out_of_room;
 use crate::metadata_files::{
     META_PROPERTIES_FILE, MetadataFileError, read_meta_properties, read_topic_id, write_meta_properties, write_topic_id,
 };
@@ -176,8 +177,16 @@ struct RootState {
     log_starts: Checkpoint,
     high_watermarks: Checkpoint,
     cleaner_offsets: Checkpoint,
-    /// Whether a write has failed: what is on disk may be older than callers think, so no clean stop.
+    /// Whether a write has failed: what is on disk may be older than callers think, so no clean stop. One that lacked room
+    /// only is made up for.
     write_failed: bool,
+}
+
+impl RootState {
+    fn checkpoints(&mut self) -> [&mut Checkpoint; 4] {
+        let Self { recovery_points, log_starts, high_watermarks, cleaner_offsets, write_failed: _ } = self;
+        [recovery_points, log_starts, high_watermarks, cleaner_offsets]
+    }
 }
 
 impl DataDir {
@@ -387,12 +396,16 @@ impl DataDir {
     /// the checkpoints were written: this is a promise that the next opening reads nothing but the logs' ends.
     ///
     /// # Errors
-    /// [`CloseError::WriteFailed`] if an earlier write of a checkpoint failed, and what writing the marker met. The stop counts as
-    /// unclean then.
+    /// [`CloseError::WriteFailed`] if an earlier write of a checkpoint failed, unless it lacked room only and there is room now;
+    /// and what writing the marker met. The stop counts as unclean then.
     pub fn close_clean(self, broker_epoch: i64) -> Result<(), CloseError> {
-        if self.lock_state().write_failed {
+        let mut state = self.lock_state();
+        let made_up_for =
+            |checkpoint: &mut Checkpoint| !checkpoint.behind || checkpoint.store(&*self.fs, &self.root).is_ok();
+        if state.write_failed || !state.checkpoints().into_iter().all(made_up_for) {
             return Err(CloseError::WriteFailed { directory: self.root.clone() });
         }
+        drop(state);
         Ok(write_clean_marker(&*self.fs, &self.root, broker_epoch)?)
     }
 
@@ -407,19 +420,16 @@ impl DataDir {
     ) -> Result<(), CheckpointError> {
         let mut state = self.lock_state();
         let written = which(&mut state).merge(&*self.fs, &self.root, offsets);
-        state.write_failed |= written.is_err();
+        state.write_failed |= written.as_ref().is_err_and(|error| !lacked_room(error));
         written
     }
 
     /// Takes a partition out of all checkpoints, durably.
     fn forget(&self, state: &mut RootState, topic_partition: &TopicPartition) -> Result<(), CheckpointError> {
-        let RootState { recovery_points, log_starts, high_watermarks, cleaner_offsets, write_failed } = state;
-        for checkpoint in [recovery_points, log_starts, high_watermarks, cleaner_offsets] {
-            let forgotten = checkpoint.forget(&*self.fs, &self.root, topic_partition);
-            *write_failed |= forgotten.is_err();
-            forgotten?;
-        }
-        Ok(())
+        let forget = |checkpoint: &mut Checkpoint| checkpoint.forget(&*self.fs, &self.root, topic_partition);
+        let forgotten = state.checkpoints().into_iter().try_for_each(forget);
+        state.write_failed |= forgotten.as_ref().is_err_and(|error| !lacked_room(error));
+        forgotten
     }
 
     fn set_aside(&self, dir: &Path, role: fn(u128) -> PartitionDirRole) -> Result<PathBuf, PartitionDirError> {
@@ -464,6 +474,8 @@ struct Checkpoint {
     entries: BTreeMap<TopicPartition, Offset>,
     /// Whether the file is known to hold `entries`, so that writing them again can be saved.
     stored: bool,
+    /// Whether the last write of `entries` lacked room.
+    behind: bool,
 }
 
 impl Checkpoint {
@@ -488,7 +500,7 @@ impl Checkpoint {
             Err(CheckpointError::Io(error)) => return Err(error.into()),
             Err(error @ CheckpointError::Malformed { .. }) => {
                 warnings.push(DataDirWarning { path, what: format!("ignored: {error}") });
-                return Ok(Self { file, entries: BTreeMap::new(), stored: false });
+                return Ok(Self { file, entries: BTreeMap::new(), stored: false, behind: false });
             }
         };
         let cut_short = fs.metadata(&path).is_ok_and(|metadata| is_cut_short(file, metadata.len));
@@ -496,7 +508,7 @@ impl Checkpoint {
             warnings.push(DataDirWarning { path, what: "ignored: it is cut short".to_owned() });
         }
         let stored = !cut_short && dropped == 0;
-        Ok(Self { file, entries, stored })
+        Ok(Self { file, entries, stored, behind: false })
     }
 
     fn merge(
@@ -520,11 +532,15 @@ impl Checkpoint {
     }
 
     fn store(&mut self, fs: &dyn Fs, root: &Path) -> Result<(), CheckpointError> {
-        self.stored = false;
-        write_offsets(fs, &root.join(self.file), &self.entries)?;
-        self.stored = true;
-        Ok(())
+        let written = write_offsets(fs, &root.join(self.file), &self.entries);
+        self.stored = written.is_ok();
+        self.behind = written.as_ref().is_err_and(lacked_room);
+        written
     }
+}
+
+fn lacked_room(error: &CheckpointError) -> bool {
+    matches!(error, CheckpointError::Io(error) if is_out_of_room(error))
 }
 
 /// Whether a checkpoint of this name and length in bytes lacks its end. Kafka writes at least "0\n0\n"; less is what a power

@@ -123,6 +123,33 @@ fn the_marker_is_durably_gone_when_the_root_is_open() {
 }
 
 #[test]
+fn a_clean_stop_makes_up_for_checkpoints_that_lacked_room_once_there_is_room() {
+    let lacking_room = || {
+        let fs = prepared();
+        let (data, _) = open(&fs);
+        fs.inject(Fault::Enospc, Call::Write, 1);
+        assert!(data.write_high_watermarks(&offsets(&[("books", 0, 95)])).is_err());
+        (fs, data)
+    };
+    // By a later write of the same, and by the stop itself.
+    for written_again in [true, false] {
+        let (fs, data) = lacking_room();
+        if written_again {
+            data.write_high_watermarks(&offsets(&[("books", 0, 95)])).unwrap();
+        }
+        data.close_clean(1).unwrap();
+        for image in fs.images(20, 1) {
+            let (data, report) = open(&image);
+            assert!(report.clean && data.high_watermark(&tp("books", 0)) == Some(Offset(95)));
+        }
+    }
+    let (fs, data) = lacking_room();
+    fs.inject(Fault::Enospc, Call::Write, 1);
+    assert!(matches!(data.close_clean(1), Err(CloseError::WriteFailed { .. })));
+    assert!(!open(&fs).1.clean);
+}
+
+#[test]
 fn no_clean_stop_after_a_failed_write_or_a_failed_marker() {
     let fs = prepared();
     let (data, _) = open(&fs);
