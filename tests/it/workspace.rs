@@ -183,7 +183,10 @@ fn arrows_only_go_down() {
     assert_eq!(ours("highwater-replication"), ["highwater-storage"]);
     assert_eq!(ours("highwater-checker"), [""; 0]);
     assert_eq!(ours("highwater-testbed"), [""; 0]);
-    assert_eq!(ours("highwater-broker"), ["highwater-checker", "highwater-replication", "highwater-storage"]);
+    assert_eq!(
+        ours("highwater-broker"),
+        ["highwater-checker", "highwater-replication", "highwater-storage", "highwater-testbed"]
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::disk::Disks;
 use super::network::Network;
 
 /// The numbers of the brokers.
@@ -76,10 +77,12 @@ impl fmt::Display for Condition {
 
 /// The processes. Dropped, all are killed.
 pub(super) struct Cluster {
-    network: Network,
+    pub(super) network: Network,
     directory: PathBuf,
     executable: PathBuf,
     members: Vec<Process>,
+    /// After the processes, which are gone when the disks go.
+    pub(super) disks: Disks,
 }
 
 struct Process {
@@ -91,7 +94,7 @@ struct Process {
 
 impl Cluster {
     /// Starts ZooKeeper and the brokers, with their files below `directory`.
-    pub(super) async fn start(directory: &Path, network: Network) -> anyhow::Result<Self> {
+    pub(super) async fn start(directory: &Path, network: Network, disks: Disks) -> anyhow::Result<Self> {
         ensure!(
             Path::new(ZOOKEEPER_JAR).exists(),
             "ZooKeeper is missing ({ZOOKEEPER_JAR}): install Debian's package `zookeeper`"
@@ -99,7 +102,7 @@ impl Cluster {
         let executable = std::env::current_exe().context("cannot find the running program")?;
         let members = BROKERS.map(Member::Broker).into_iter().chain([Member::Store]);
         let members = members.map(|member| Process { member, child: None, paused: false }).collect();
-        let mut cluster = Self { network, directory: directory.to_path_buf(), executable, members };
+        let mut cluster = Self { network, directory: directory.to_path_buf(), executable, members, disks };
         cluster.start_store().await?;
         for id in BROKERS {
             cluster.start_broker(id)?;
@@ -114,7 +117,7 @@ impl Cluster {
 
     /// The data directory of a broker.
     pub(super) fn data_dir(&self, id: i32) -> PathBuf {
-        self.directory.join(format!("broker-{id}"))
+        self.disks.data_dir(id)
     }
 
     /// What a member writes to standard output and error.

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 
 use super::Attack;
 use super::cluster::{BROKERS, Condition, Member};
+use super::network::{Cut, End};
 use crate::driver::random::Random;
 
 /// How long a leader is dead that fails beside a lost directory: long enough for an election.
@@ -25,9 +26,18 @@ pub(super) enum Kind {
     Directory,
     /// Each broker in turn is stopped in order and started again.
     Rolling,
+    /// Words between brokers, ZooKeeper and clients are lost, also one way only. Needs user namespaces.
+    Cut,
+    /// The disk of a broker is full, and has room again after a while. Needs user namespaces.
+    Disk,
 }
 
 impl Kind {
+    /// Whether each member must have a host of its own for it.
+    pub(super) fn needs_hosts(self) -> bool {
+        matches!(self, Self::Cut | Self::Disk)
+    }
+
     /// The word on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -36,6 +46,8 @@ impl Kind {
             Self::Store => "store",
             Self::Directory => "directory",
             Self::Rolling => "rolling",
+            Self::Cut => "cut",
+            Self::Disk => "disk",
         }
     }
 }
@@ -74,6 +86,49 @@ pub(super) enum Fault {
         kill_after_ms: Option<u64>,
     },
     Rolling,
+    Cut {
+        link: Link,
+        lasts_ms: u64,
+    },
+    /// A broker that `dies` opens its logs without room.
+    Disk {
+        whom: Whom,
+        dies: bool,
+        lasts_ms: u64,
+    },
+}
+
+/// Which links are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// All of a broker.
+    Around(Whom),
+    /// Between a broker and the one so many behind it.
+    Peers { whom: Whom, behind: usize, ways: Ways },
+    /// Between a broker and ZooKeeper.
+    Store { whom: Whom, ways: Ways },
+    /// Between a broker and all clients.
+    Clients { whom: Whom, ways: Ways },
+}
+
+/// Which words of two are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ways {
+    Both,
+    /// Those of the broker.
+    There,
+    /// Those to the broker.
+    Back,
+}
+
+impl Ways {
+    fn between(self, broker: End, other: End) -> Cut {
+        match self {
+            Self::Both => Cut::Between(broker, other),
+            Self::There => Cut::OneWay(broker, other),
+            Self::Back => Cut::OneWay(other, broker),
+        }
+    }
 }
 
 /// A fault, and what follows it.
@@ -132,6 +187,23 @@ impl Plan {
                 kill_after_ms: (self.random.below(2) == 0).then(|| self.random.between(0, 4_000)),
             },
             Kind::Rolling => Fault::Rolling,
+            Kind::Cut => Fault::Cut { link: self.link(), lasts_ms: self.random.between(200, 8_000) },
+            Kind::Disk => Fault::Disk {
+                whom: self.whom(),
+                dies: self.random.below(3) == 0,
+                lasts_ms: self.random.between(500, 6_000),
+            },
+        }
+    }
+
+    fn link(&mut self) -> Link {
+        let whom = self.whom();
+        let ways = [Ways::Both, Ways::There, Ways::Back][self.random.index() % 3];
+        match self.random.below(6) {
+            0 => Link::Around(whom),
+            1 | 2 => Link::Store { whom, ways },
+            3 => Link::Clients { whom, ways },
+            _ => Link::Peers { whom, behind: 1 + self.random.index() % 2, ways },
         }
     }
 
@@ -213,7 +285,48 @@ impl Attack {
                 }
                 Ok(())
             }
+            Fault::Cut { link, lasts_ms } => {
+                let Some(cut) = self.meant(link) else { return Ok(()) };
+                self.say(&format!("{cut} for {lasts_ms} ms"));
+                self.cluster.network.cut(cut)?;
+                self.pass(Duration::from_millis(lasts_ms)).await?;
+                self.cluster.network.mend()?;
+                self.say("all links are whole");
+                Ok(())
+            }
+            Fault::Disk { whom, dies, lasts_ms } => {
+                let Some(broker) = self.standing(whom) else { return Ok(()) };
+                self.say(&format!("the disk of broker {broker}{} is full for {lasts_ms} ms", self.leads(broker)));
+                self.cluster.disks.fill(broker)?;
+                let half = Duration::from_millis(lasts_ms / 2);
+                self.pass(half).await?;
+                if dies {
+                    self.kill(broker, " without room")?;
+                    self.start(broker)?;
+                }
+                self.pass(half).await?;
+                self.cluster.disks.free(broker)?;
+                self.say(&format!("the disk of broker {broker} has room"));
+                Ok(())
+            }
         }
+    }
+
+    /// What is to be cut, if the broker that is meant runs.
+    fn meant(&self, link: Link) -> Option<Cut> {
+        let (Link::Around(whom) | Link::Peers { whom, .. } | Link::Store { whom, .. } | Link::Clients { whom, .. }) =
+            link;
+        let broker = self.standing(whom)?;
+        let end = End::Broker(broker);
+        Some(match link {
+            Link::Around(_) => Cut::Around(end),
+            Link::Store { ways, .. } => ways.between(end, End::Store),
+            Link::Clients { ways, .. } => ways.between(end, End::Clients),
+            Link::Peers { behind, ways, .. } => {
+                let other = BROKERS.iter().cycle().skip_while(|&&id| id != broker).nth(behind)?;
+                ways.between(end, End::Broker(*other))
+            }
+        })
     }
 
     /// The broker that is meant, if it runs.
@@ -275,7 +388,8 @@ impl Attack {
 mod tests {
     use super::*;
 
-    const ALL: [Kind; 5] = [Kind::Kill, Kind::Pause, Kind::Store, Kind::Directory, Kind::Rolling];
+    const ALL: [Kind; 7] =
+        [Kind::Kill, Kind::Pause, Kind::Store, Kind::Directory, Kind::Rolling, Kind::Cut, Kind::Disk];
 
     fn plan(seed: u64, faults: usize) -> Vec<Planned> {
         let mut plan = Plan::new(Random::new(seed), &ALL, 4);
@@ -290,7 +404,7 @@ mod tests {
 
     #[test]
     fn each_kind_comes_before_any_comes_again() {
-        for round in plan(3, 50).chunks(ALL.len()) {
+        for round in plan(3, 10 * ALL.len()).chunks(ALL.len()) {
             let mut kinds: Vec<Kind> = round.iter().map(|planned| planned.kind).collect();
             kinds.sort_unstable();
             assert_eq!(kinds, ALL);
@@ -299,8 +413,30 @@ mod tests {
     }
 
     #[test]
+    fn links_of_all_kinds_are_cut_and_no_broker_from_itself() {
+        let drawn = plan(5, 500 * ALL.len());
+        let cuts: Vec<Link> = drawn
+            .iter()
+            .filter_map(|planned| if let Fault::Cut { link, .. } = planned.fault { Some(link) } else { None })
+            .collect();
+        assert_eq!(cuts.len(), 500);
+        for ways in [Ways::Both, Ways::There, Ways::Back] {
+            for found in [
+                cuts.iter().any(|link| matches!(link, Link::Store { ways: found, .. } if *found == ways)),
+                cuts.iter().any(|link| matches!(link, Link::Clients { ways: found, .. } if *found == ways)),
+                cuts.iter().any(|link| matches!(link, Link::Peers { ways: found, behind: 1, .. } if *found == ways)),
+                cuts.iter().any(|link| matches!(link, Link::Peers { ways: found, behind: 2, .. } if *found == ways)),
+            ] {
+                assert!(found, "{ways:?}");
+            }
+        }
+        assert!(cuts.iter().any(|link| matches!(link, Link::Around(_))));
+        assert!(cuts.iter().all(|link| !matches!(link, Link::Peers { behind, .. } if behind % BROKERS.len() == 0)));
+    }
+
+    #[test]
     fn nothing_happens_before_a_replica_that_lost_its_directory_is_whole() {
-        let drawn = plan(4, 500);
+        let drawn = plan(4, 100 * ALL.len());
         let lost = drawn.iter().filter(|planned| planned.kind == Kind::Directory);
         assert!(lost.clone().count() == 100 && lost.clone().all(|planned| planned.settle));
         assert!(drawn.iter().any(|planned| !planned.settle));

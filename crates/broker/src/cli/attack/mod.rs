@@ -1,6 +1,7 @@
 //! `highwater attack`: a cluster of its own, real clients, faults, and a verdict.
 
 mod cluster;
+mod disk;
 mod faults;
 mod load;
 mod network;
@@ -24,6 +25,7 @@ use crate::driver::random::Random;
 use crate::driver::replicas::compare_logs;
 use crate::driver::{Contact, Topic};
 use cluster::{BROKERS, Cluster, Member};
+use disk::Disks;
 use faults::{Kind, Plan};
 use load::Load;
 use network::Network;
@@ -89,6 +91,10 @@ struct Attack {
 
 /// Attacks; the exit code is the verdict.
 pub(crate) fn run(arguments: &AttackArguments) -> anyhow::Result<ExitCode> {
+    if arguments.faults.iter().any(|kind| kind.needs_hosts()) {
+        // Before anything else: this program is started anew there.
+        highwater_testbed::enter().context("the faults `cut` and `disk` are not to be had here")?;
+    }
     let temporary = tempfile::Builder::new().prefix("highwater-attack-").tempdir();
     let temporary = temporary.context("cannot make a temporary folder")?;
     let directory = arguments.dir.clone().unwrap_or_else(|| temporary.path().to_owned());
@@ -163,7 +169,14 @@ impl Attack {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to a day")]
         let view = View::new((arguments.minutes * 60.0) as u64, log);
         view.event(&format!("seed {seed}, files in {}", directory.display()));
-        let cluster = Cluster::start(directory, Network::loopback()?).await?;
+        let kinds = &arguments.faults;
+        let apart = kinds.iter().any(|kind| kind.needs_hosts());
+        let network = if apart { Network::hosts()? } else { Network::loopback()? };
+        // The load begins before the faults and ends after them.
+        let records = f64::from(arguments.rate) * (arguments.minutes + 2.0) * 60.0;
+        let disks =
+            if kinds.contains(&Kind::Disk) { Disks::start(directory, records)? } else { Disks::none(directory) };
+        let cluster = Cluster::start(directory, network, disks).await?;
         let brokers = cluster.addresses()?;
         view.event(&format!("ZooKeeper and brokers on {}", brokers.join(", ")));
         let contact = Contact { brokers, client_id: CLIENT_ID, patience: PATIENCE };
