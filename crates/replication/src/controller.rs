@@ -90,13 +90,16 @@ pub enum Election {
     },
 }
 
-/// A reassignment that is done: a write for the store that makes the target the assignment.
+/// A reassignment that is done: a write for the store that makes the target the assignment, and begins a new epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Whose assignment.
     pub topic_partition: TopicPartition,
     /// The version that the partition's state must have, for the replicas that go to be out of the ISR still.
     pub state_version: i64,
+    /// The state to write with it: the same leadership, in an epoch of its own. Whoever goes may have fetches on their way and
+    /// a proposal to take them in; should their replica come again, it is an empty one, and these must not count for it.
+    pub state: PartitionState,
     /// The assignment to write, with nothing to change of it.
     pub assignment: Vec<BrokerId>,
 }
@@ -192,6 +195,8 @@ impl Controller {
                 if facts != tracked.facts {
                     // Likewise; and the topic's node, which an end writes, has another version if the assignment is another.
                     tracked.completing = None;
+                    // One that was not given out yet would go with the version of a later assignment than it was decided on.
+                    self.completions.retain(|done| done.topic_partition != topic_partition);
                 }
                 tracked.facts = facts;
             }
@@ -322,7 +327,9 @@ impl Controller {
                 && reassignment.is_done(&state.value, |id| brokers.stays(id))
             {
                 let (state_version, assignment) = (state.version, reassignment.target(assignment));
-                let completion = Completion { topic_partition, state_version, assignment };
+                let leader_epoch = LeaderEpoch(state.value.leader_epoch.0.saturating_add(1));
+                let state = PartitionState { leader_epoch, controller_epoch: self.epoch, ..state.value.clone() };
+                let completion = Completion { topic_partition, state_version, state, assignment };
                 tracked.completing = Some(completion.clone());
                 self.completions.push_back(completion);
             }

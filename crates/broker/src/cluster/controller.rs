@@ -311,7 +311,7 @@ impl Sight {
         }
     }
 
-    /// The topic's node with these assignments, on the states they were decided on. `None` if the topic has left the image.
+    /// The topic's node with these assignments, and the states with them, over those that it was decided on. `None` if the topic has left the image.
     fn completion_ops(&self, term: &Term, name: &str, done: &[Completion]) -> Option<Vec<Op>> {
         let topic = self.image.topic(name)?;
         let mut node = znodes::TopicNode::new(topic.id, Vec::new());
@@ -323,11 +323,12 @@ impl Sight {
         }
         let mut ops = vec![Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: term.version }];
         ops.extend(znodes::topic_id_path(topic.id).map(|path| Op::Exists { path }));
-        for Completion { topic_partition, state_version, assignment } in done {
+        for Completion { topic_partition, state_version, state, assignment } in done {
             let number = topic_partition.partition;
             node.reassignments.remove(&number);
             *node.assignment.get_mut(usize::try_from(number).ok()?)? = assignment.clone();
-            ops.push(Op::Check { path: znodes::state_path(name, number), version: *state_version });
+            let (path, data) = (znodes::state_path(name, number), znodes::encode_state(state));
+            ops.push(Op::Set { path, data, version: Some(*state_version) });
         }
         let data = znodes::encode_topic(&node);
         ops.push(Op::Set { path: znodes::topic_path(name), data, version: Some(topic.version) });

@@ -416,6 +416,8 @@ fn a_reassignment_is_seen_through_by_whoever_is_controller() {
     machine.set_partition(partition(), moving(11, state(3, 5, &[3, 2])));
     let done = machine.poll_completion().expect("done");
     assert_eq!((done.state_version, &done.assignment), (11, &ids(&[3, 2])));
+    let anew = PartitionState { controller_epoch: machine.epoch(), ..state(3, 6, &[3, 2]) };
+    assert_eq!(done.state, anew, "fetches of the replica that went count no more");
     assert_eq!(machine.poll_completion(), None, "once");
     machine.completed(&done, &CommitResult::Unknown);
     machine.retry();
@@ -427,6 +429,21 @@ fn a_reassignment_is_seen_through_by_whoever_is_controller() {
     machine.completed(&done, &CommitResult::Committed(1));
     machine.set_brokers(&live(&[1, 2, 3]));
     assert_eq!((machine.poll_commit(), machine.poll_completion()), (None, None));
+}
+
+/// What was decided before the move was taken back is not written over that.
+#[test]
+fn the_end_of_a_move_is_not_given_out_once_the_assignment_is_another() {
+    let moving = PartitionFacts {
+        assignment: ids(&[3, 2, 1]),
+        reassignment: Reassignment { adding: ids(&[3]), removing: ids(&[1]) },
+        ..facts(11, state(3, 5, &[3, 2]))
+    };
+    let (mut machine, commit) = controller(&[1, 2, 3], moving.clone());
+    assert_eq!(commit, None);
+    let taken_back = Reassignment { adding: Vec::new(), removing: ids(&[3]) };
+    machine.set_partition(partition(), PartitionFacts { reassignment: taken_back, ..moving });
+    assert_eq!(machine.poll_completion(), None);
 }
 
 /// Somebody who goes leads as long as nobody else can, and leads again if those that remain die.
