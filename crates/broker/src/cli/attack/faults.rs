@@ -344,12 +344,12 @@ impl Attack {
         if led.is_empty() { String::new() } else { format!(", leader of {},", led.join(" and ")) }
     }
 
-    /// kill -9; if it led, the time is taken until others acknowledge.
+    /// kill -9; if it led and somebody else can be elected, the time is taken until others acknowledge.
     fn kill(&mut self, broker: i32, more: &str) -> anyhow::Result<()> {
         let led = self.led_by(broker);
         self.say(&format!("broker {broker}{} is killed{more}", self.leads(broker)));
         self.cluster.kill(Member::Broker(broker))?;
-        if !led.is_empty() {
+        if !led.is_empty() && self.cluster.condition(Member::Store) == Condition::Up {
             let waits =
                 led.iter().map(|&partition| (partition, self.load.boards[partition].wait_for_acknowledgement()));
             self.kills.push(waits.collect());
