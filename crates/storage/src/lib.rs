@@ -58,8 +58,10 @@
 //! | a directory looked into and checked, without a change | [`inspect`] |
 //! | a damaged directory put right | [`repair`] |
 //! | many logs in one directory, as a Kafka broker has them | [`data_dir`] |
+//! | your own program tried on a disk that crashes, a network that loses and clocks that lie | [`fs::SimFs`]; the feature `sim` |
 //!
-//! The examples `append_and_read`, `tail`, `housekeeping_thread` and `crash_test_your_code` show one use each.
+//! The examples `append_and_read`, `tail`, `housekeeping_thread`, `crash_test_your_code` and `simulate_your_program` show one
+//! use each.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 #![deny(clippy::missing_errors_doc)]
@@ -110,6 +112,8 @@ mod scrub;
 mod segment;
 mod segments;
 mod shared_log;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod snapshots;
 mod state_file;
 mod survey;

@@ -23,7 +23,7 @@ mod sim;
 
 pub use gate::Gate;
 pub use os::{OsFs, RawDescriptor, descriptor_limit, raise_descriptor_limit};
-pub use sim::{Call, Fault, SimFs, SimulatedCrash};
+pub use sim::{Call, Fault, Random, SimFs, SimulatedCrash};
 
 /// How [`Fs::open`] opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -69,10 +69,10 @@ mod node;
 mod random;
 
 pub use faults::{Call, Fault};
+pub use random::Random;
 
 use faults::Faults;
 use node::{Directory, EntryChange, Node};
-use random::Random;
 
 /// Files beyond this are refused: a wild position must not take the test's memory.
 const FILE_BYTES_MAX: u64 = 1 << 32;
