@@ -1,6 +1,7 @@
 //! Brokers in processes of their own, coordinated by a real ZooKeeper: what clients see while some of them fail.
 
 mod apart;
+mod attack;
 mod clients;
 mod coordinated;
 mod process;

@@ -64,7 +64,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(
         "cluster",
         250,
-        "the demo: three brokers, a killed leader, nothing lost; processes with ZooKeeper, which goes away, and whose links and disks fail",
+        "the demo: three brokers, a killed leader, nothing lost; processes with ZooKeeper, which goes away, and whose links and disks fail; an attack",
         cluster,
     ),
 ];
