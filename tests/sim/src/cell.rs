@@ -201,8 +201,8 @@ impl Cell {
         match self.failure {
             Failure::Killed => What::Stop { whom, clean: false },
             Failure::LeaderKilled => What::Stop { whom: Whom::Leader, clean: false },
-            Failure::PowerCut => What::PowerCut { whom, image: random.next() },
-            Failure::PowerCutOfAll => What::PowerCutOfAll { image: random.next() },
+            Failure::PowerCut => What::PowerCut { whom, image: random.draw() },
+            Failure::PowerCutOfAll => What::PowerCutOfAll { image: random.draw() },
             Failure::DiskLost => What::DiskLost { whom },
             Failure::StoreAway => What::StoreDown { ms: random.between(300, 1_500) },
             Failure::LeaderPaused if random.one_in(2) => {

@@ -195,11 +195,11 @@ fn draw_one(plan: &Plan, random: &mut Random) -> What {
     let ms = random.between(20, 500);
     match random.below(32) {
         0..=4 => What::Stop { whom, clean: random.one_in(3) },
-        5..=8 if plan.promise == Promise::PowerCutsOfAll => What::PowerCutOfAll { image: random.next() },
+        5..=8 if plan.promise == Promise::PowerCutsOfAll => What::PowerCutOfAll { image: random.draw() },
         5 | 6 if plan.promise == Promise::PowerCuts && random.one_in(3) => What::DiskLost { whom },
-        5..=8 => What::PowerCut { whom, image: random.next() },
+        5..=8 => What::PowerCut { whom, image: random.draw() },
         9 | 10 => {
-            let power = random.one_in(2).then(|| random.next());
+            let power = random.one_in(2).then(|| random.draw());
             What::CrashInCall { whom, calls: random.below(30), power }
         }
         11 | 12 => What::Pause { whom, ms },
@@ -221,7 +221,7 @@ fn draw_one(plan: &Plan, random: &mut Random) -> What {
         28 => What::SlowDisk { whom, ms },
         29 => What::NewController,
         30 => What::MoveLeader { to: broker },
-        _ => What::Configure { draw: random.next() },
+        _ => What::Configure { draw: random.draw() },
     }
 }
 

@@ -8,6 +8,7 @@ use highwater_replication::{
     BrokerEpoch, BrokerId, FetchGrant, FetchPlan, FetchRequest, Partition, ReplicaConfig, WaitToken,
 };
 use highwater_storage::fs::{Fs, SimFs};
+use highwater_storage::sim::Clock;
 use highwater_storage::{Log, Offset, OpenError, OpenHints, ReadError, ReadLimit, TimestampMs, TopicPartition};
 
 use crate::plan::{Mutant, Plan, at};
@@ -48,31 +49,8 @@ pub(crate) struct Node {
     /// What is left on the disk when it dies in a call, if the power goes with it.
     pub(crate) dies_with_power: Option<u64>,
     pub(crate) clock: Clock,
-}
-
-/// What a broker takes for the time.
-#[derive(Debug, Default)]
-pub(crate) struct Clock {
-    ahead: i64,
-    per_mille: i64,
-    since: i64,
     /// The time of day was set while the process ran on its own: it shows at the next start.
-    pub(crate) step: i64,
-}
-
-impl Clock {
-    pub(crate) fn read(&self, now: i64) -> i64 {
-        now + self.ahead + (now - self.since) * self.per_mille / 1_000
-    }
-
-    pub(crate) fn drift(&mut self, now: i64, per_mille: i64) {
-        self.ahead = self.read(now) - now;
-        (self.since, self.per_mille) = (now, per_mille);
-    }
-
-    pub(crate) fn jump(&mut self, by: i64) {
-        self.ahead += by;
-    }
+    pub(crate) clock_step: i64,
 }
 
 pub(crate) struct Running {
@@ -126,8 +104,8 @@ impl Node {
     pub(crate) fn new(seed: u64, node: usize) -> Self {
         Self {
             id: BrokerId(i32::try_from(node + 1).expect("few")),
-            fs: empty_disk(Random::of(seed, Purpose::Disk(node)).next()),
-            random: Random::of(seed, Purpose::Broker(node)),
+            fs: empty_disk(Purpose::Disk(node).of(seed).draw()),
+            random: Purpose::Broker(node).of(seed),
             life: 0,
             running: None,
             checkpointed: None,
@@ -142,6 +120,7 @@ impl Node {
             may_have_deleted_below: 0,
             dies_with_power: None,
             clock: Clock::default(),
+            clock_step: 0,
         }
     }
 

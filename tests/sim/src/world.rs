@@ -18,6 +18,7 @@ use highwater_replication::{
     return_doubtful,
 };
 use highwater_storage::fs::SimFs;
+use highwater_storage::sim::{Network, Queue, after_power_cut};
 use highwater_storage::{
     BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, LeaderEpoch, Offset, Record, TimestampMs, TopicPartition,
     WorkJob, batches,
@@ -28,7 +29,7 @@ use crate::counts::Counts;
 use crate::fault::{BROKERS, CLIENTS, Fault, PLACES, Place, STORE, What, Whom, draw};
 use crate::node::{FetchId, Node, Parked, ProduceId};
 use crate::plan::{EPOCH_MS, Mutant, Plan, Promise, SETTLE_MS};
-use crate::random::{Purpose, Random, mix};
+use crate::random::{Purpose, Random};
 use crate::store::Store;
 use crate::trace::Trace;
 use crate::truth::Truth;
@@ -113,33 +114,22 @@ struct Reply {
     failure: Option<FetchFailure>,
 }
 
-/// What the network does to messages, until when.
-#[derive(Debug, Default)]
-struct Weather {
-    loss: (u64, i64),
-    doubling: (u64, i64),
-    garbling: (u64, i64),
-    slow_until: i64,
-}
-
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) faults: Vec<Fault>,
-    /// Streams of chance: of each link, of the producers, the consumer, the controller. Brokers have their own.
-    links: Vec<Random>,
+    /// Streams of chance: of the producers, the consumer, the controller. Brokers and links have their own.
     producers: Random,
     consumers: Random,
     control: Random,
     now: i64,
-    queue: BTreeMap<(i64, u64), (usize, u32, Event)>,
-    scheduled: u64,
+    queue: Queue<(usize, u32, Event)>,
     nodes: Vec<Node>,
     store: Store,
     controller: Controller,
     truth: Truth,
-    /// Until when nothing gets from one place to another.
-    cut: [[i64; PLACES]; PLACES],
-    weather: Weather,
+    network: Network,
+    /// One in so many replies with records is damaged on the way, until then.
+    garbling: (u64, i64),
     store_down_until: i64,
     fetches: u64,
     numbers: u64,
@@ -170,34 +160,31 @@ const NOBODY: usize = usize::MAX;
 impl World {
     /// A cluster before its first event, with the faults that its seed draws or with these.
     pub(crate) fn new(seed: u64, mutant: Option<Mutant>, given: Option<Vec<Fault>>, traced: bool) -> Self {
-        let plan = Plan::draw(&mut Random::of(seed, Purpose::Plan), mutant);
-        let faults = given.unwrap_or_else(|| draw(&plan, &mut Random::of(seed, Purpose::Faults)));
+        let plan = Plan::draw(&mut Purpose::Plan.of(seed), mutant);
+        let faults = given.unwrap_or_else(|| draw(&plan, &mut Purpose::Faults.of(seed)));
         Self::planned(seed, plan, faults, traced)
     }
 
     /// A cluster for a cell of the table "what may be lost when".
     pub(crate) fn of_cell(seed: u64, cell: Cell, traced: bool) -> Self {
-        let plan = cell.plan(&mut Random::of(seed, Purpose::Plan));
-        let faults = cell.faults(&plan, &mut Random::of(seed, Purpose::Faults));
+        let plan = cell.plan(&mut Purpose::Plan.of(seed));
+        let faults = cell.faults(&plan, &mut Purpose::Faults.of(seed));
         Self { ledger: Some(Ledger::new(cell)), ..Self::planned(seed, plan, faults, traced) }
     }
 
     fn planned(seed: u64, plan: Plan, faults: Vec<Fault>, traced: bool) -> Self {
-        let link = |number| Random::of(seed, Purpose::Link { from: number / PLACES, to: number % PLACES });
         let mut world = Self {
-            links: (0..PLACES * PLACES).map(link).collect(),
-            producers: Random::of(seed, Purpose::Producers),
-            consumers: Random::of(seed, Purpose::Consumer),
-            control: Random::of(seed, Purpose::Controller),
+            producers: Purpose::Producers.of(seed),
+            consumers: Purpose::Consumer.of(seed),
+            control: Purpose::Controller.of(seed),
             now: EPOCH_MS,
-            queue: BTreeMap::new(),
-            scheduled: 0,
+            queue: Queue::new(EPOCH_MS),
             nodes: (0..BROKERS).map(|node| Node::new(seed, node)).collect(),
             store: Store { controller_epoch: 1, ..Store::default() },
             controller: Controller::new(1),
             truth: Truth::default(),
-            cut: [[0; PLACES]; PLACES],
-            weather: Weather::default(),
+            network: Network::new(seed, PLACES, plan.latency_ms),
+            garbling: (1, 0),
             store_down_until: 0,
             fetches: 0,
             numbers: 0,
@@ -232,9 +219,9 @@ impl World {
         let plan = format!("{:?}", self.plan);
         self.everywhere(&plan);
         let latest = EPOCH_MS + self.plan.heals_ms + SETTLE_MS;
-        while let Some(((time, _), (node, life, event))) = self.queue.pop_first() {
-            assert!(time < latest, "the replicas are not equal long after all is well: {}", self.situation());
-            self.now = self.now.max(time);
+        while let Some((node, life, event)) = self.queue.pop() {
+            self.now = self.queue.now();
+            assert!(self.now < latest, "the replicas are not equal long after all is well: {}", self.situation());
             self.counts.events += 1;
             assert!(self.counts.events < EVENTS_MAX, "something goes round in circles: {}", self.situation());
             self.handle(node, life, event);
@@ -254,32 +241,20 @@ impl World {
     }
 
     fn schedule_for(&mut self, after: i64, node: usize, life: u32, event: Event) {
-        self.scheduled += 1;
-        self.queue.insert((self.now + after, self.scheduled), (node, life, event));
-    }
-
-    fn link(&mut self, from: Place, to: Place) -> &mut Random {
-        &mut self.links[from * PLACES + to]
+        self.queue.schedule(after, (node, life, event));
     }
 
     fn latency(&mut self, from: Place, to: Place) -> i64 {
-        let (most, may_be_slow) = (self.plan.latency_ms, self.weather.slow_until > self.now);
-        let random = self.link(from, to);
-        let slow = random.one_in(3) && may_be_slow;
-        random.between(1, if slow { most * 10 } else { most })
+        self.network.latency(self.now, from, to)
     }
 
     /// Whether a message gets lost; once all is well none does.
     fn lost(&mut self, from: Place, to: Place) -> bool {
-        let (one_in, until) = self.weather.loss;
-        let draw = self.link(from, to).next();
-        self.cut[from][to] > self.now || (until > self.now && draw.is_multiple_of(one_in))
+        self.network.loses(self.now, from, to)
     }
 
     fn doubled(&mut self, from: Place, to: Place) -> bool {
-        let (one_in, until) = self.weather.doubling;
-        let draw = self.link(from, to).next();
-        until > self.now && draw.is_multiple_of(one_in)
+        self.network.doubles(self.now, from, to)
     }
 
     /// How long a broker's disk takes for a job.
@@ -561,7 +536,7 @@ impl World {
             self.truth.commit(&mut running.mirror, status.high_watermark.0);
         }
         for value in [node as i64, status.log_end.0, status.high_watermark.0, status.version, self.now] {
-            self.fingerprint = mix(self.fingerprint ^ value.cast_unsigned());
+            self.fingerprint = Random::mix(self.fingerprint ^ value.cast_unsigned());
         }
         if let Some(trace) = &mut self.trace {
             let role = match status.role {
@@ -594,8 +569,8 @@ impl World {
     fn heal(&mut self) {
         self.healed = true;
         self.everywhere("all is well from now on");
-        self.cut = [[0; PLACES]; PLACES];
-        self.weather = Weather::default();
+        self.network.heal();
+        self.garbling = (1, 0);
         self.store_down_until = self.store_down_until.min(self.now);
         for node in &mut self.nodes {
             node.paused_until = node.paused_until.min(self.now);

@@ -146,7 +146,8 @@ impl World {
         let node = self.consumers.index(BROKERS);
         // One that names no epoch may be answered by a leader that is none any more: what it reads is true, and old.
         let knows_epoch = !self.consumers.one_in(3);
-        let reached = self.cut[CLIENTS][node].max(self.cut[node][CLIENTS]) <= self.now;
+        let is_cut = |from, to| self.network.is_cut(self.now, from, to);
+        let reached = !is_cut(CLIENTS, node) && !is_cut(node, CLIENTS);
         if self.nodes[node].paused_until > self.now || !reached || !self.plan.loses_nothing() {
             return;
         }

@@ -22,13 +22,15 @@ impl World {
                 self.with(whom, |world, node| world.may_die_in_call(node, calls, power));
             }
             What::Pause { whom, ms } => self.with(whom, |world, node| world.pause(node, ms)),
-            What::Cut { from, to, ms } => self.cut[from][to] = until(ms),
+            What::Cut { from, to, ms } => self.network.cut(from, to, until(ms)),
             What::Split { one, other, ms } => {
-                (self.cut[one][other], self.cut[other][one]) = (until(ms), until(ms));
+                self.network.cut(one, other, until(ms));
+                self.network.cut(other, one, until(ms));
             }
             What::Isolate { whom, ms } => self.with(whom, |world, node| {
                 for other in (0..=CLIENTS).filter(|other| *other != node) {
-                    (world.cut[node][other], world.cut[other][node]) = (world.now + ms, world.now + ms);
+                    world.network.cut(node, other, world.now + ms);
+                    world.network.cut(other, node, world.now + ms);
                 }
             }),
             What::CutOff { whom, ms } => self.with(whom, |world, node| world.cut_off(node, world.now + ms)),
@@ -44,15 +46,15 @@ impl World {
             What::LateWatches { whom, ms } => {
                 self.with(whom, |world, node| world.nodes[node].late_until = world.now + ms);
             }
-            What::Loss { one_in, ms } => self.weather.loss = (one_in, until(ms)),
-            What::Doubling { one_in, ms } => self.weather.doubling = (one_in, until(ms)),
-            What::Garbling { one_in, ms } => self.weather.garbling = (one_in, until(ms)),
-            What::Slowness { ms } => self.weather.slow_until = until(ms),
+            What::Loss { one_in, ms } => self.network.lose(one_in, until(ms)),
+            What::Doubling { one_in, ms } => self.network.double(one_in, until(ms)),
+            What::Garbling { one_in, ms } => self.garbling = (one_in, until(ms)),
+            What::Slowness { ms } => self.network.slow(until(ms)),
             What::ClockJump { whom, by_ms } => self.with(whom, |world, node| {
-                world.nodes[node].clock.jump(by_ms);
+                world.nodes[node].clock.step(by_ms);
                 world.arm(node);
             }),
-            What::ClockStep { broker, by_ms } => self.nodes[broker].clock.step += by_ms,
+            What::ClockStep { broker, by_ms } => self.nodes[broker].clock_step += by_ms,
             What::ClockDrift { broker, per_mille, .. } => self.nodes[broker].clock.drift(self.now, per_mille),
             What::DiskFails { whom, call, nth, fault } => self.with(whom, |world, node| {
                 if world.may_fail(node) && !world.nodes[node].disk_fails {
@@ -73,7 +75,7 @@ impl World {
             What::MoveLeader { to } => self.move_leader(to),
             What::Configure { draw } => {
                 self.counts.configured += 1;
-                self.plan.change(&mut Random::drawn(draw));
+                self.plan.change(&mut Random::new(draw));
                 for node in 0..BROKERS {
                     let after = self.hears_after(node);
                     self.schedule(after, node, Event::Configured);
@@ -150,7 +152,7 @@ impl World {
         let session = self.session_of(node);
         drop(self.ends_at_work(node));
         let broker = &mut self.nodes[node];
-        broker.fs = empty_disk(broker.random.next());
+        broker.fs = empty_disk(broker.random.draw());
         broker.checkpointed = None;
         broker.damaged = true;
         self.goes_down(node, session, false);
@@ -180,17 +182,14 @@ impl World {
 
     /// What a power cut leaves on a disk.
     fn left_after(&self, node: usize, image: u64) -> SimFs {
-        let mut random = Random::drawn(image);
-        let images = self.nodes[node].fs.images(5, random.next());
-        let chosen = random.index(images.len());
-        images.into_iter().nth(chosen).expect("there is one")
+        after_power_cut(&self.nodes[node].fs, image)
     }
 
     /// All lose power at the same moment, those too whose process does not run: what they have not synced is gone.
     fn power_cut_of_all(&mut self, image: u64) {
         self.counts.power_cuts_of_all += 1;
         for node in 0..BROKERS {
-            self.loses_power(node, mix(image ^ node as u64));
+            self.loses_power(node, Random::mix(image ^ node as u64));
         }
         self.strike();
     }
@@ -305,8 +304,8 @@ impl World {
         }
         // While its former session lived it may have been taken in again for what it fetched then.
         self.mark_if_unclean(node);
-        let step = std::mem::take(&mut self.nodes[node].clock.step);
-        self.nodes[node].clock.jump(step);
+        let step = std::mem::take(&mut self.nodes[node].clock_step);
+        self.nodes[node].clock.step(step);
         let session = self.store.register(self.nodes[node].id);
         if let Err(error) = self.nodes[node].start(&self.plan, session) {
             let broker = &self.nodes[node];
@@ -438,7 +437,7 @@ impl World {
     fn mounts_again(&mut self, node: usize) {
         self.nodes[node].disk_failed = false;
         self.nodes[node].fs = if self.plan.promise == Promise::SyncedPowerCuts {
-            let image = self.nodes[node].random.next();
+            let image = self.nodes[node].random.draw();
             self.left_after(node, image)
         } else {
             // Before that it is taken down in good order, and writes all it has.

@@ -55,11 +55,11 @@ impl World {
             } else {
                 let mut reply = Box::new(reply.clone());
                 let first = batches(&reply.records).next().and_then(Result::ok).map_or(0, |batch| batch.bytes().len());
-                let (one_in, until) = self.weather.garbling;
-                let draw = self.link(node, id.node).next();
+                let (one_in, until) = self.garbling;
+                let draw = self.network.random(node, id.node).draw();
                 if until > self.now && first > 0 && draw.is_multiple_of(one_in) {
                     // Damaged on the way: the checksum must catch it. Offset, length and epoch lie outside of it.
-                    let position = 16 + self.link(node, id.node).below(first as u64 - 16);
+                    let position = 16 + self.network.random(node, id.node).below(first as u64 - 16);
                     reply.records[usize::try_from(position).expect("an index")] ^= 0x20;
                 }
                 self.schedule_for(after, id.node, id.life, Event::ReplyArrives(id, reply));
