@@ -1,5 +1,6 @@
 //! Producers and consumers of one partition, who write down what they see.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +14,21 @@ use highwater_tests::Client;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::fetch_response::PartitionData;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use kafka_protocol::messages::{BrokerId, CreateTopicsRequest, FetchRequest, ProduceRequest, TopicName};
+use kafka_protocol::messages::{
+    BrokerId, CreateTopicsRequest, FetchRequest, MetadataRequest, ProduceRequest, TopicName,
+};
 use kafka_protocol::protocol::StrBytes;
 
 use crate::process::LIMIT;
 
 /// A producer that hears nothing for so long looks for another leader.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(1);
+/// From this version on an answer names the leader to whoever asked another broker (KIP-951).
+const PRODUCE_VERSION: i16 = 10;
 /// How long a broker may wait for the in-sync replicas of a record.
 const ACKS_WITHIN: Duration = Duration::from_secs(3);
 
@@ -31,6 +39,14 @@ pub(crate) enum Acks {
     Leader,
     /// All in-sync replicas have it.
     All,
+}
+
+/// Why a record was not taken.
+#[derive(Debug)]
+struct Refused {
+    code: i16,
+    /// Who leads, if the broker says so.
+    leader: Option<SocketAddr>,
 }
 
 /// Partition 0 of a topic, as its clients know it.
@@ -45,13 +61,7 @@ pub(crate) struct Partition {
 impl Partition {
     /// Makes the topic, with this many replicas.
     pub(crate) fn create(topic: &'static str, replicas: i16, brokers: Vec<SocketAddr>) -> anyhow::Result<Self> {
-        let wanted =
-            CreatableTopic::default().with_name(name(topic)).with_num_partitions(1).with_replication_factor(replicas);
-        let request = CreateTopicsRequest::default().with_topics(vec![wanted]).with_timeout_ms(10_000);
-        let first = *brokers.first().context("there are no brokers")?;
-        let response = Client::connect(first)?.send(7, &request)?;
-        let made = response.topics.first().context("no topic in the answer")?;
-        ensure!(made.error_code == 0, "creating {topic} gives {}: {:?}", made.error_code, made.error_message);
+        create_topic(*brokers.first().context("there are no brokers")?, topic, 1, replicas)?;
         Ok(Self { topic, brokers, history: Mutex::default(), payloads: AtomicU64::new(0) })
     }
 
@@ -61,6 +71,10 @@ impl Partition {
 
     /// Sends one record and gives its offset, or Kafka's error code.
     pub(crate) fn send(&self, who: u32, to: &mut Client, acks: Acks) -> anyhow::Result<Result<i64, i16>> {
+        Ok(self.send_one(who, to, acks)?.map_err(|refused| refused.code))
+    }
+
+    fn send_one(&self, who: u32, to: &mut Client, acks: Acks) -> anyhow::Result<Result<i64, Refused>> {
         let payload = Payload(self.payloads.fetch_add(1, Ordering::Relaxed));
         self.note(Event::Sent { client: Who(who), payload, idempotent: false });
         let answer = self.produce_one(payload, to, acks);
@@ -71,7 +85,7 @@ impl Partition {
         answer
     }
 
-    fn produce_one(&self, payload: Payload, to: &mut Client, acks: Acks) -> anyhow::Result<Result<i64, i16>> {
+    fn produce_one(&self, payload: Payload, to: &mut Client, acks: Acks) -> anyhow::Result<Result<i64, Refused>> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         let mut batch = BatchBuilder::new(Codec::None);
         batch.push(Record::new(TimestampMs(i64::try_from(now.as_millis())?), payload.0.to_string().as_bytes()));
@@ -81,32 +95,38 @@ impl Partition {
             .with_acks(if acks == Acks::All { -1 } else { 1 })
             .with_timeout_ms(i32::try_from(ACKS_WITHIN.as_millis())?)
             .with_topic_data(vec![topic]);
-        let response = to.send(9, &request)?;
+        let response = to.send(PRODUCE_VERSION, &request)?;
         let topic = response.responses.first().context("no topic in the answer")?;
         let part = topic.partition_responses.first().context("no partition in the answer")?;
-        Ok(if part.error_code == 0 { Ok(part.base_offset) } else { Err(part.error_code) })
+        if part.error_code == 0 {
+            return Ok(Ok(part.base_offset));
+        }
+        let leads = response.node_endpoints.iter().find(|node| node.node_id == part.current_leader.leader_id);
+        let leader = leads.and_then(|node| format!("{}:{}", &*node.host, node.port).parse().ok());
+        Ok(Err(Refused { code: part.error_code, leader }))
     }
 
-    /// Sends record after record to whoever takes them, until it is told to stop. Gives the moments of acknowledgements.
+    /// Sends record after record to whoever takes them, until it is told to stop: to the leader that an answer names, else to
+    /// one broker after the other. Gives the moments of acknowledgements.
     pub(crate) fn produce(&self, who: u32, acks: Acks, stop: &AtomicBool, acked: &Mutex<Vec<Instant>>) {
-        let mut connection = None;
-        for broker in self.brokers.iter().cycle() {
-            while !stop.load(Ordering::Relaxed) {
-                let open = connection.take().map_or_else(|| Client::connect_within(*broker, PATIENCE), Ok);
-                let Ok(mut open) = open else { break };
-                match self.send(who, &mut open, acks) {
-                    Ok(Ok(_)) => {
-                        acked.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
-                        connection = Some(open);
-                    }
-                    _ => break,
+        let (mut others, mut connection, mut told) = (self.brokers.iter().copied().cycle(), None, None);
+        while !stop.load(Ordering::Relaxed) {
+            let open = match (connection.take(), told.take().or_else(|| others.next())) {
+                (Some(open), _) => Ok(open),
+                (None, Some(broker)) => Client::connect_within(broker, PATIENCE),
+                (None, None) => return,
+            };
+            let sent = open.and_then(|mut open| Ok((self.send_one(who, &mut open, acks)?, open)));
+            match sent {
+                Ok((Ok(_), open)) => {
+                    acked.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+                    connection = Some(open);
+                    continue;
                 }
+                Ok((Err(refused), _)) => told = refused.leader,
+                Err(_) => {}
             }
-            if stop.load(Ordering::Relaxed) {
-                return;
-            }
-            connection = None;
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(PAUSE);
         }
     }
 
@@ -176,6 +196,29 @@ impl Partition {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.iter().filter(|event| matches!(event, Event::Acked { .. })).count()
     }
+}
+
+/// Makes a topic, and waits until its partitions have leaders.
+pub(crate) fn create_topic(at: SocketAddr, topic: &'static str, partitions: i32, replicas: i16) -> anyhow::Result<()> {
+    let wanted = CreatableTopic::default()
+        .with_name(name(topic))
+        .with_num_partitions(partitions)
+        .with_replication_factor(replicas);
+    let wait_ms = i32::try_from(LIMIT.as_millis())?;
+    let request = CreateTopicsRequest::default().with_topics(vec![wanted]).with_timeout_ms(wait_ms);
+    let response = Client::connect_within(at, LIMIT * 2)?.send(7, &request)?;
+    let made = response.topics.first().context("no topic in the answer")?;
+    ensure!(made.error_code == 0, "creating {topic} gives {}: {:?}", made.error_code, made.error_message);
+    Ok(())
+}
+
+/// Leader and number of in-sync replicas of each partition, as a broker says; without those that it cannot tell of.
+pub(crate) fn leaders(at: SocketAddr, topic: &'static str) -> anyhow::Result<BTreeMap<i32, (i32, usize)>> {
+    let asked = MetadataRequestTopic::default().with_name(Some(name(topic)));
+    let request = MetadataRequest::default().with_topics(Some(vec![asked]));
+    let response = Client::connect(at)?.send(9, &request)?;
+    let known = response.topics.into_iter().flat_map(|topic| topic.partitions);
+    Ok(known.map(|of| (of.partition_index, (of.leader_id.0, of.isr_nodes.len()))).collect())
 }
 
 fn name(topic: &'static str) -> TopicName {

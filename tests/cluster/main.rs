@@ -4,4 +4,6 @@ mod apart;
 mod attack;
 mod clients;
 mod coordinated;
+mod leadership;
+mod lost_leaders;
 mod process;

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use highwater_testbed::{Disk, Network, Place};
 use highwater_tests::{ServeOptions, Server, ZooKeeper};
 use serde_json::Value;
+use zookeeper_client::{Acls, CreateMode};
 
 /// The directory of ZooKeeper that is the cluster's root.
 pub(crate) const CHROOT: &str = "/test/highwater";
@@ -103,6 +104,16 @@ impl Processes {
         self.znodes.json(path)
     }
 
+    /// What a node holds, as `zkCli.sh get` prints it.
+    pub(crate) fn text(&self, path: &str) -> anyhow::Result<Option<String>> {
+        self.znodes.text(path)
+    }
+
+    /// Makes a node, as any ZooKeeper client can.
+    pub(crate) fn make_node(&self, path: &str, text: &str) -> anyhow::Result<()> {
+        self.znodes.create(path, text)
+    }
+
     /// The state node of partition 0, once it is as wanted.
     pub(crate) fn wait_for_state(&self, topic: &str, wanted: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
         let started = Instant::now();
@@ -159,8 +170,19 @@ impl Znodes {
     }
 
     fn json(&self, path: &str) -> anyhow::Result<Option<Value>> {
+        Ok(self.text(path)?.map(|text| serde_json::from_str(&text)).transpose()?)
+    }
+
+    fn create(&self, path: &str, text: &str) -> anyhow::Result<()> {
+        let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let path = format!("{CHROOT}{path}");
+        self.runtime.block_on(self.client.create(&path, text.as_bytes(), &persistent))?;
+        Ok(())
+    }
+
+    fn text(&self, path: &str) -> anyhow::Result<Option<String>> {
         match self.runtime.block_on(self.client.get_data(&format!("{CHROOT}{path}"))) {
-            Ok((data, _)) => Ok(Some(serde_json::from_slice(&data)?)),
+            Ok((data, _)) => Ok(Some(String::from_utf8(data)?)),
             Err(zookeeper_client::Error::NoNode) => Ok(None),
             // The server it asked has just died: the caller asks again.
             Err(zookeeper_client::Error::ConnectionLoss) => Ok(None),

@@ -37,6 +37,10 @@ const ATTEMPTS_MAX: u32 = 2;
 /// cuts first): that plan can only go out with the next request.
 const SHORT_WAIT_MS: i32 = 10;
 
+/// How long an answer is still waited for once another partition wants to be fetched: longer than one takes for which there
+/// are records.
+const LAST_WAIT: Duration = Duration::from_millis(10);
+
 /// The largest answer that a follower takes: any that there can be. What it asked for bounds an answer, but for its first
 /// batch, which comes whole: a leader may have taken one under a `max.message.bytes` and a `socket.request.max.bytes` that
 /// were larger than today's, or larger than ours, and a follower that refused it would never get past it.
@@ -58,6 +62,9 @@ struct State {
 struct Leader {
     partitions: BTreeMap<TopicPartition, Following>,
     wake: Arc<Notify>,
+    /// A partition has begun to follow, or asks again after a failure, since plans were taken last: for as long as it is not
+    /// fetched for, it may keep records of its leader from being committed.
+    in_hurry: bool,
 }
 
 struct Following {
@@ -75,7 +82,7 @@ struct Errand {
 }
 
 enum Turn {
-    Fetch { errands: Vec<Errand>, more_to_come: bool },
+    Fetch { errands: Vec<Errand>, more_to_come: bool, wake: Arc<Notify> },
     Wait(Arc<Notify>),
     End,
 }
@@ -96,10 +103,11 @@ impl Fetchers {
         let mut start = false;
         let leader = state.leaders.entry(plan.leader).or_insert_with(|| {
             start = true;
-            Leader { partitions: BTreeMap::new(), wake: Arc::new(Notify::new()) }
+            Leader { partitions: BTreeMap::new(), wake: Arc::new(Notify::new()), in_hurry: false }
         });
         let following = Following { hosted: hosted.clone(), plan: Some(plan), prompt: false };
-        leader.partitions.insert(of.clone(), following);
+        let known = leader.partitions.insert(of.clone(), following);
+        leader.in_hurry |= known.is_none_or(|known| !known.prompt);
         leader.wake.notify_one();
         drop(state);
         if start {
@@ -144,6 +152,7 @@ impl Fetchers {
             leaders.remove(&from);
             return Turn::End;
         }
+        leader.in_hurry = false;
         let (mut errands, mut more_to_come) = (Vec::new(), false);
         for (of, following) in &mut leader.partitions {
             if *all_paused || paused.contains(of) {
@@ -154,7 +163,15 @@ impl Fetchers {
                 _ => more_to_come |= following.prompt,
             }
         }
-        if errands.is_empty() { Turn::Wait(Arc::clone(&leader.wake)) } else { Turn::Fetch { errands, more_to_come } }
+        let wake = Arc::clone(&leader.wake);
+        if errands.is_empty() { Turn::Wait(wake) } else { Turn::Fetch { errands, more_to_come, wake } }
+    }
+
+    /// Waits until a partition is in a hurry whose plan was not among those taken last.
+    async fn hurry(&self, from: BrokerId, wake: &Notify) {
+        while !self.lock().leaders.get(&from).is_some_and(|leader| leader.in_hurry) {
+            wake.notified().await;
+        }
     }
 
     /// Gives plans back that there was nothing new for, unless there are newer ones by now, or none are wanted any more.
@@ -213,8 +230,8 @@ async fn run(services: Arc<Services>, leader: BrokerId) {
     let mut peer = Peer { leader, connection: None, session: FollowerSession::default() };
     let mut rotation = 0usize;
     loop {
-        let (errands, more_to_come) = match services.fetchers.turn(leader) {
-            Turn::Fetch { errands, more_to_come } => (errands, more_to_come),
+        let (errands, more_to_come, wake) = match services.fetchers.turn(leader) {
+            Turn::Fetch { errands, more_to_come, wake } => (errands, more_to_come, wake),
             Turn::Wait(wake) => {
                 wake.notified().await;
                 continue;
@@ -229,7 +246,23 @@ async fn run(services: Arc<Services>, leader: BrokerId) {
         rotation = (rotation + 1) % errands.len();
         errands.rotate_left(rotation);
         let wait_ms = if more_to_come { SHORT_WAIT_MS } else { services.config.replica_fetch_wait_max_ms };
-        match peer.fetch(&services, &errands, life, wait_ms).await {
+        let fetched = tokio::select! {
+            biased;
+            fetched = peer.fetch(&services, &errands, life, wait_ms) => Some(fetched),
+            // An idle leader keeps its answer back, and so what others want to ask. There is no way to call a request off
+            // but with its connection.
+            () = async {
+                services.fetchers.hurry(leader, &wake).await;
+                tokio::time::sleep(LAST_WAIT).await;
+            }, if wait_ms > SHORT_WAIT_MS => None,
+        };
+        let Some(fetched) = fetched else {
+            peer.connection = None;
+            peer.session.reset();
+            services.fetchers.keep(leader, errands);
+            continue;
+        };
+        match fetched {
             Ok((response, tells_all)) => {
                 if !deliver(&services, leader, errands, response, tells_all) {
                     peer.session.reset();

@@ -11,6 +11,8 @@ pub(crate) struct Follower {
     pub(crate) leader: BrokerId,
     pub(crate) epoch: LeaderEpoch,
     pub(crate) step: FollowerStep,
+    /// How often in this epoch the leader had not heard of its election yet.
+    pub(crate) unaware: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -477,7 +477,7 @@ impl Replica {
     fn follow(&mut self, now: TimestampMs, log: &dyn LogView, leader: BrokerId, epoch: LeaderEpoch) {
         self.go_offline(None);
         let step = FollowerStep::BackingOff(now);
-        self.role = RoleState::Follower(Follower { leader, epoch, step });
+        self.role = RoleState::Follower(Follower { leader, epoch, step, unaware: 0 });
         if !log.is_empty() && !log.latest_epoch().is_some() && self.high_watermark < log.end() {
             // The classic rule: without epochs nothing above the high watermark is known to be the leader's.
             self.cut(log, Some(self.high_watermark), CutReason::NoEpochs);

@@ -336,6 +336,13 @@ impl ClusterHandle {
         if *self.shared.registration.borrow() == Registration::Unregistered {
             return Ok(IsrDecision::Fenced);
         }
+        // What the image says is as good as a read, which costs the time of two: the commit bears it out, or nothing happens.
+        if let Some((topic_version, stored)) = self.seen(partition, topic_id, expected_version) {
+            let decision = self.commit_state(partition, topic_id, topic_version, &stored, state, joining).await?;
+            if !matches!(decision, IsrDecision::Fenced | IsrDecision::Conflict(_)) {
+                return Ok(decision);
+            }
+        }
         let store = &*self.shared.store;
         // A topic that was deleted and made again has another id, which is checked within the commit as well.
         let Some((topic, topic_version)) = read_topic(store, &partition.topic).await? else {
@@ -348,6 +355,34 @@ impl ClusterHandle {
         if stored.version != expected_version {
             return Ok(IsrDecision::Conflict(stored));
         }
+        self.commit_state(partition, topic_id, topic_version, &stored, state, joining).await
+    }
+
+    /// The version of a topic and a state of this version, if the image has them. Of a topic without an id it cannot be told
+    /// within a commit whether it is the same.
+    fn seen(
+        &self,
+        partition: &TopicPartition,
+        topic_id: TopicId,
+        version: i64,
+    ) -> Option<(i64, Versioned<PartitionState>)> {
+        let image = self.image();
+        let topic = image.topic(&partition.topic).filter(|topic| topic.id == topic_id && topic_id != TopicId::ZERO)?;
+        let stored = topic.partition(partition.partition)?.state.clone();
+        (stored.version == version).then_some((topic.version, stored))
+    }
+
+    /// Writes a state in the place of the one that is stored, if the topic and that state are still of these versions.
+    async fn commit_state(
+        &self,
+        partition: &TopicPartition,
+        topic_id: TopicId,
+        topic_version: i64,
+        stored: &Versioned<PartitionState>,
+        state: &PartitionState,
+        joining: Option<(BrokerId, BrokerEpoch)>,
+    ) -> Result<IsrDecision, StoreFailure> {
+        let (store, expected_version) = (&*self.shared.store, stored.version);
         let mut ops = vec![Op::Check { path: znodes::topic_path(&partition.topic), version: topic_version }];
         ops.extend(znodes::topic_id_path(topic_id).map(|path| Op::Exists { path }));
         let of_topic = ops.len();

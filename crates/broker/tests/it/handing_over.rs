@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use highwater_broker::Cluster;
 use highwater_broker::client::Connection;
 use highwater_broker::cluster::MetadataImage;
+use highwater_broker::{Cluster, ClusterOptions};
 use highwater_replication::{BrokerId, PartitionState};
 use kafka_protocol::messages::alter_partition_reassignments_request::{ReassignablePartition, ReassignableTopic};
 use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
@@ -159,5 +159,25 @@ async fn a_partition_moves_and_its_preferred_replica_leads() {
         (state.leader == Some(to[0])).then_some(())
     })
     .await;
+    cluster.shutdown().await.expect("a clean stop");
+}
+
+/// Followers have fetches out at each other that idle leaders keep back, here for longer than the test lasts. A leadership that
+/// moves to one of these does not wait for their end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_is_followed_though_an_idle_fetch_is_out_at_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ClusterOptions::new(3, dir.path()).configure(|config| {
+        config.replica_fetch_wait_max_ms = 600_000;
+        config.replica_lag_time_max_ms = 600_000;
+    });
+    let mut cluster = Cluster::start(options).await.expect("the cluster starts");
+    create_topic(&cluster, 6, 3, &[("min.insync.replicas", "2")]).await;
+    let old = all_in_sync(&cluster, 3).await.leader.expect("a leader");
+    // Each of the two that stay follows the other, whoever of them is to lead.
+    cluster.stop(old).await.expect("a clean stop");
+    let producer = producer_id(&cluster).await;
+    let mut client = Client::of(&cluster);
+    client.produce(&batch(producer, 0)).await;
     cluster.shutdown().await.expect("a clean stop");
 }

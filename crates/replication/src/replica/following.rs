@@ -7,9 +7,10 @@ use crate::event::{CutReason, FetchFailure, FetchPlan, Output};
 use crate::follower::FollowerStep;
 use crate::lineage::{LogView, cut_for};
 
-/// How long a follower leaves a leader alone that has not heard of its election yet: a matter of moments, for which clients
-/// with acks=all wait (Kafka waits for `replica.fetch.backoff.ms` here too).
-const UNAWARE_BACKOFF_MS: i64 = 50;
+/// How long a follower leaves a leader alone that has not heard of its election yet, at first and at most: a matter of moments,
+/// for which clients with acks=all wait (Kafka waits for `replica.fetch.backoff.ms` here too).
+const UNAWARE_BACKOFF_MS: i64 = 2;
+const UNAWARE_BACKOFF_MAX_MS: i64 = 50;
 
 impl Replica {
     /// Takes the reply to a fetch, without its records. Late ones mean nothing: only that counts which answers the fetch
@@ -30,7 +31,9 @@ impl Replica {
             Err(FetchFailure::FencedLeaderEpoch) => follower.step = FollowerStep::Fenced,
             Err(FetchFailure::Unreachable) => self.back_off(now),
             Err(FetchFailure::UnknownLeaderEpoch) => {
-                self.back_off_for(now, self.config.fetch_backoff_ms.min(UNAWARE_BACKOFF_MS));
+                let wait_ms = (UNAWARE_BACKOFF_MS << follower.unaware.min(8)).min(UNAWARE_BACKOFF_MAX_MS);
+                follower.unaware = follower.unaware.saturating_add(1);
+                self.back_off_for(now, wait_ms.min(self.config.fetch_backoff_ms));
             }
             Err(FetchFailure::OutOfRange { log_start }) => self.out_of_range(now, log, from, log_start),
             Ok(ReplyHead { diverging: Some(end), log_start, .. }) => match cut_for(log, end) {

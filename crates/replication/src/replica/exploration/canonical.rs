@@ -230,7 +230,8 @@ impl<'a> Words<'a> {
                 self.word(0);
                 self.leader(leader);
             }
-            RoleState::Follower(Follower { leader, epoch, step }) => {
+            // How often it has asked in vain decides only when it asks again.
+            RoleState::Follower(Follower { leader, epoch, step, unaware: _ }) => {
                 self.word(1);
                 self.id(*leader);
                 self.epoch(*epoch);

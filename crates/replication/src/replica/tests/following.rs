@@ -170,7 +170,7 @@ fn fetch_failures_table() {
     // What waits is asked again after the back-off, not before: soon where the leader has not heard of its election yet.
     for (failure, backoff) in [
         (FetchFailure::Unreachable, 1_000),
-        (FetchFailure::UnknownLeaderEpoch, 50),
+        (FetchFailure::UnknownLeaderEpoch, 2),
         (FetchFailure::OutOfRange { log_start: None }, 1_000),
         (FetchFailure::OutOfRange { log_start: Some(Offset(0)) }, 1_000),
     ] {
@@ -183,6 +183,17 @@ fn fetch_failures_table() {
         rig.tick(1);
         assert_eq!(rig.plan().unwrap().from, Offset(2), "{failure:?}");
         assert_eq!((rig.log.end(), rig.hw()), (Offset(2), 1), "{failure:?}");
+    }
+    // A leader that goes on not to have heard of it is asked less and less often; another epoch begins anew.
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+    for epoch in [4, 5] {
+        for backoff in [2, 4, 8, 16, 32, 50, 50] {
+            rig.reply(epoch, 2, Err(FetchFailure::UnknownLeaderEpoch));
+            let due = rig.replica.next_deadline(&rig.log).unwrap();
+            assert_eq!(due, TimestampMs(rig.now + backoff));
+            rig.tick(backoff);
+        }
+        rig.state(state(2, epoch + 1, &[2, 1]));
     }
     // Fenced: only the store helps.
     let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
