@@ -33,11 +33,18 @@ pub(crate) struct HistoryEntry {
     pub(crate) to: (Offset, LeaderEpoch),
     /// What lies below was shown to consumers.
     pub(crate) high_watermark: Offset,
-    /// Offsets that are gone. `None` if nobody can know: of an election, what those had that are not there.
+    /// Offsets that are gone. Of an election: those of which it is known, at least so many; `None` if of none it is, as of
+    /// what those had that are not there.
     pub(crate) records: Option<i64>,
 }
 
 impl HistoryEntry {
+    /// Counts what is known to be lost by an election: what was committed or what others have, above the end of who leads.
+    pub(crate) fn lacks(&mut self, others: impl Iterator<Item = (Offset, LeaderEpoch)>) {
+        self.from = others.fold(self.from, |from, other| if other.0 > from.0 { other } else { from });
+        self.records = Some(self.from.0 - self.to.0).filter(|lost| *lost > 0);
+    }
+
     fn line(&self, broker: BrokerId) -> String {
         json!({
             "when": self.when.0,

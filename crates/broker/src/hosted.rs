@@ -590,7 +590,7 @@ impl PartitionOutlet {
         } else {
             self.services.histories.count_cut(cut.records);
         }
-        let entry = HistoryEntry {
+        let mut entry = HistoryEntry {
             when: cut.when,
             leader: state.and_then(|state| state.leader),
             leader_epoch: cut.leader_epoch,
@@ -598,8 +598,15 @@ impl PartitionOutlet {
             from: cut.from,
             to: cut.to,
             high_watermark: cut.high_watermark,
-            records: (!is_election).then_some(cut.records),
+            records: Some(cut.records),
         };
+        if is_election {
+            let hosted = self.hosted.upgrade();
+            let topic = hosted.and_then(|hosted| image.as_ref()?.topic_by_id(hosted.topic_id()).cloned());
+            let ends =
+                topic.zip(image.as_ref()).map(|(topic, image)| image.ends_of(topic.id, self.topic_partition.partition));
+            entry.lacks(ends.into_iter().flatten().map(|(_, end)| (end.log_end, end.last_epoch)));
+        }
         self.services.note_history(&self.topic_partition, &entry);
     }
 

@@ -216,6 +216,7 @@ impl Partitions {
         let is_above = |opened: &Opened| opened.high_watermark.is_some_and(|mark| mark > opened.log.end());
         let has_lost_tails = opened.iter().any(is_above);
         for opened in opened {
+            self.note_lost_tail(&opened);
             let of = &opened.topic_partition;
             let topic = image.topic(&of.topic).filter(|topic| {
                 opened.topic_id.is_none_or(|id| id == topic.id)
@@ -239,6 +240,28 @@ impl Partitions {
         if has_lost_tails {
             self.checkpoint(Checkpoint::HighWatermarks);
         }
+    }
+
+    /// Writes down that a log ends below what had been committed when its high watermark was written down last: so many records
+    /// at least this replica has lost.
+    fn note_lost_tail(&self, opened: &Opened) {
+        let Opened { topic_partition, log, high_watermark: Some(mark), .. } = opened else { return };
+        if *mark <= log.end() {
+            return;
+        }
+        let (here, lost) = ((log.end(), log.latest_epoch()), *mark - log.end());
+        tracing::warn!(partition = %topic_partition, end = %here.0, committed = %mark, "the log has lost its tail");
+        let entry = HistoryEntry {
+            when: self.services.clock.now(),
+            leader: None,
+            leader_epoch: here.1,
+            why: "the log ends below the high watermark that was written down before the last stop".to_owned(),
+            from: (*mark, LeaderEpoch::NONE),
+            to: here,
+            high_watermark: *mark,
+            records: Some(lost),
+        };
+        self.services.note_history(topic_partition, &entry);
     }
 
     /// Does what the image asks for: creates and removes partitions, tells the others what is new to them. Returns
@@ -359,17 +382,16 @@ impl Partitions {
         if !nobody_led || !leads_alone || now.leader_epoch <= was.leader_epoch {
             return;
         }
-        let end_of = |id: &BrokerId| image.ends.get(&(topic.id, number, *id));
-        let others = was.isr.iter().filter(|id| **id != me);
-        let kept = others
-            .filter_map(|id| end_of(id).map(|end| format!(", {id} up to {} in epoch {}", end.log_end, end.last_epoch)));
+        let mut ends = image.ends_of(topic.id, number);
+        ends.retain(|id, _| was.isr.contains(id));
         let status = hosted.status();
-        let here = match (end_of(&me), &status) {
+        let here = match (ends.remove(&me), &status) {
             (Some(end), _) => (end.log_end, end.last_epoch),
             (None, Some(status)) => (status.log_end, LeaderEpoch::NONE),
             (None, None) => (Offset(0), LeaderEpoch::NONE),
         };
-        let entry = HistoryEntry {
+        let kept = ends.iter().map(|(id, end)| format!(", {id} up to {} in epoch {}", end.log_end, end.last_epoch));
+        let mut entry = HistoryEntry {
             when: self.services.clock.now(),
             leader: Some(me),
             leader_epoch: now.leader_epoch,
@@ -379,6 +401,7 @@ impl Partitions {
             high_watermark: status.map_or(Offset(0), |status| status.high_watermark),
             records: None,
         };
+        entry.lacks(ends.values().map(|end| (end.log_end, end.last_epoch)));
         let of = hosted.topic_partition();
         tracing::warn!(partition = %of, epoch = %entry.leader_epoch, why = entry.why, "records may be lost");
         self.services.histories.count_recovered();

@@ -307,13 +307,14 @@ pub struct Cut {
     pub why: CutReason,
     /// The leadership in which it happened.
     pub leader_epoch: LeaderEpoch,
-    /// Log end and last epoch before.
+    /// Log end and last epoch before. Of an unclean election: up to where the last leader had said that records are committed,
+    /// and its epoch, if that is above our end.
     pub from: (Offset, LeaderEpoch),
     /// Log end and last epoch after.
     pub to: (Offset, LeaderEpoch),
     /// The high watermark before: what lies below it was shown to consumers.
     pub high_watermark: Offset,
-    /// Offsets that are gone.
+    /// Offsets that are gone; of an unclean election those of which it is known.
     pub records: i64,
 }
 

@@ -504,8 +504,10 @@ impl Partition {
             Output::Flush => self.sync(Sync::Records),
             Output::Checkpoint => self.sync(Sync::Checkpoint),
             Output::UncleanElection => {
-                let here = (self.log.end(), self.log.latest_epoch());
-                self.record(now, CutReason::UncleanElection, here, self.log.start());
+                // What is known to be lost: a follower that was behind had been told of more than it has.
+                let (told, here) = (self.replica.leaders_high_watermark(), (self.log.end(), self.log.latest_epoch()));
+                let from = if told.0 > here.0 { told } else { here };
+                self.record(now, CutReason::UncleanElection, from, self.log.start());
                 None
             }
             other => {

@@ -86,6 +86,8 @@ pub struct Replica {
     session: Session,
     role: RoleState,
     high_watermark: Offset,
+    /// Up to where records were committed, as the last leader said, wherever our log ends; and that leader's epoch.
+    told: (Offset, LeaderEpoch),
     /// The leadership this process began, and where: it may go on in it, another process may not.
     began: Option<(LeaderEpoch, Offset)>,
     /// A proposal of that leadership that was under way when the session was lost: it may succeed yet.
@@ -152,6 +154,7 @@ impl Replica {
             session: Session::Live,
             role: RoleState::Offline(None),
             high_watermark,
+            told: (high_watermark, LeaderEpoch::NONE),
             began: None,
             unsettled: None,
             for_commit: WaitingProduces::default(),
@@ -291,6 +294,12 @@ impl Replica {
     /// Everything below is committed.
     pub fn high_watermark(&self) -> Offset {
         self.high_watermark
+    }
+
+    /// Up to where records were committed, as the leader said that was followed last, and its epoch: what lies above our end
+    /// is lost when we are elected all the same.
+    pub(crate) fn leaders_high_watermark(&self) -> (Offset, LeaderEpoch) {
+        self.told
     }
 
     /// Whose replica this is.
@@ -476,6 +485,7 @@ impl Replica {
 
     fn follow(&mut self, now: TimestampMs, log: &dyn LogView, leader: BrokerId, epoch: LeaderEpoch) {
         self.go_offline(None);
+        self.told = (self.high_watermark, epoch);
         let step = FollowerStep::BackingOff(now);
         self.role = RoleState::Follower(Follower { leader, epoch, step, unaware: 0 });
         if !log.is_empty() && !log.latest_epoch().is_some() && self.high_watermark < log.end() {

@@ -105,6 +105,12 @@ impl MetadataImage {
         self.topics.get(&of.topic)?.partition(of.partition)
     }
 
+    /// How far the logs of one partition's replicas go, of those that have stopped uncleanly and said so.
+    pub fn ends_of(&self, topic: TopicId, partition: i32) -> BTreeMap<BrokerId, PublishedEnd> {
+        let all = (topic, partition, BrokerId(i32::MIN))..=(topic, partition, BrokerId(i32::MAX));
+        self.ends.range(all).map(|((_, _, id), end)| (*id, *end)).collect()
+    }
+
     /// The live brokers with their epochs, as the replication layer wants them.
     pub fn live_brokers(&self) -> BTreeMap<BrokerId, BrokerEpoch> {
         self.brokers.values().map(|broker| (broker.id, broker.epoch)).collect()

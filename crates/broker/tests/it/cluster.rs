@@ -272,3 +272,45 @@ async fn acknowledged_records_survive_a_stop_and_a_kill() {
     assert_eq!(Client::of(&cluster).produce(&batch(producer, 29)).await, 58);
     assert_eq!(Client::of(&cluster).read_all().await.len(), 60);
 }
+
+/// All in-sync replicas stop uncleanly: the one that kept most leads, and what is known of that is written down beside its log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_election_of_the_one_that_kept_most_is_written_down() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = start(2, dir.path()).await;
+    create_topic(&cluster, 1, 2, &[]).await;
+    let producer = producer_id(&cluster).await;
+    let mut client = Client::of(&cluster);
+    for number in 0..5 {
+        client.produce(&batch(producer, number)).await;
+    }
+    assert_eq!(in_step(&cluster, 2).await, 10);
+    let (old, before) = leader(&cluster).expect("a leader");
+    let other = if old == BrokerId(1) { BrokerId(2) } else { BrokerId(1) };
+    // The fetch that is out is answered still: so it is behind by the second batch, if not by both.
+    cluster.pause_fetching(other, true);
+    for number in 5..7 {
+        client.produce_once(&batch(producer, number), 1).await.expect("the leader has it");
+    }
+    assert!(cluster.kill(old).await && cluster.kill(other).await);
+    for id in [old, other] {
+        cluster.restart(id).await.expect("it starts on its own directory");
+    }
+    let counts = until("the election", async || {
+        let counts = cluster.broker(old)?.history_counts();
+        (counts.recovered_elections > 0).then_some(counts)
+    })
+    .await;
+    assert_eq!((counts.recovered_elections, counts.unclean_elections, counts.cuts), (1, 0, 0));
+    let file = cluster.data_dir(old).join(format!("{TOPIC}-0/highwater-history"));
+    let written = until("the line", async || std::fs::read_to_string(&file).ok().filter(|text| !text.is_empty())).await;
+    let line: serde_json::Value = serde_json::from_str(written.lines().next().expect("a line")).expect("JSON");
+    let led = before.leader_epoch.0;
+    assert_eq!((&line["from_offset"], &line["to_offset"]), (&14.into(), &14.into()), "{line}");
+    assert_eq!((&line["from_epoch"], &line["to_epoch"]), (&led.into(), &led.into()), "{line}");
+    assert_eq!((&line["leader"], &line["broker"]), (&old.0.into(), &old.0.into()), "{line}");
+    assert!(line["leader_epoch"].as_i64().is_some_and(|epoch| epoch > i64::from(led)), "{line}");
+    assert!(line["records"].is_null(), "nobody has what was lost, if anything was: {line}");
+    assert!(line["why"].as_str().is_some_and(|why| why.contains(&format!(", {other} up to 1"))), "{line}");
+    cluster.shutdown().await.expect("a clean stop");
+}

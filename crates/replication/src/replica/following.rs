@@ -144,6 +144,9 @@ impl Replica {
     pub(super) fn replicated(&mut self, now: TimestampMs, log: &dyn LogView) {
         let RoleState::Follower(follower) = &self.role else { return };
         let FollowerStep::Appending { leader_high_watermark } = follower.step else { return };
+        if leader_high_watermark > self.told.0 {
+            self.told = (leader_high_watermark, follower.epoch);
+        }
         // Committed stays committed: a leader that was just elected may not know yet what we know.
         let high_watermark = leader_high_watermark.min(log.end());
         if high_watermark > self.high_watermark {

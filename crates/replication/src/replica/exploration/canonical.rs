@@ -190,7 +190,7 @@ impl<'a> Words<'a> {
             replica;
         // Settings do not change, between steps nothing waits and nothing is wanted, and a proposal is called by its place.
         let Replica { for_commit: _, for_flush: _, consumers: _, followers: _, outputs: _, .. } = replica;
-        let Replica { flush_running, unflushed_since: _, published, proposals: _, .. } = replica;
+        let Replica { flush_running, unflushed_since: _, published, proposals: _, told: _, .. } = replica;
         self.life(config.broker_epoch);
         let known = replica.leader_epoch();
         match (role, state) {

@@ -332,3 +332,16 @@ fn a_follower_lends_its_leader_what_is_committed() {
     }
     assert_eq!(rig.replica.status(&rig.log), status);
 }
+
+/// What is known to be lost when a follower that is behind is elected all the same.
+#[test]
+fn a_follower_remembers_up_to_where_its_last_leader_had_committed() {
+    let mut rig = following(ModelLog::with_epochs(&[(3, 0)], 2), 4, 1);
+    let step = rig.reply(4, 2, Ok(head(30, 0)));
+    assert!(matches!(step, ReplyStep::Append { .. }));
+    rig.handle(Input::Replicated);
+    assert_eq!((rig.hw(), rig.replica.leaders_high_watermark()), (2, (Offset(30), LeaderEpoch(4))));
+    // The next leader may have been one that lacks it, and says itself what counts.
+    rig.state(state(3, 5, &[3, 1]));
+    assert_eq!(rig.replica.leaders_high_watermark(), (Offset(2), LeaderEpoch(5)));
+}
