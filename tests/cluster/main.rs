@@ -7,3 +7,4 @@ mod coordinated;
 mod leadership;
 mod lost_leaders;
 mod process;
+mod tools;

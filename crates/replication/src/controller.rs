@@ -301,6 +301,24 @@ impl Controller {
         }
     }
 
+    /// Has the preferred replicas of these partitions elected where they can be. Gives of how many it is not settled yet: their
+    /// writes are given out now, or on their way.
+    pub fn prefer(&mut self, wanted: &[TopicPartition]) -> usize {
+        let mut open = 0;
+        for topic_partition in wanted {
+            let failed = self.failed.get(topic_partition);
+            let brokers = Brokers { live: &self.live, leaving: &self.leaving, failed };
+            let Some(tracked) = self.partitions.get_mut(topic_partition) else { continue };
+            if tracked.in_flight.is_some() {
+                open += 1;
+            } else if let Ok((state, why)) = preferred(&tracked.facts, brokers, self.epoch) {
+                open += 1;
+                self.commits.push_back(tracked.commit(topic_partition.clone(), state, why));
+            }
+        }
+        open
+    }
+
     /// Gives out the writes again whose fate is unknown. If one succeeded after all, its repetition conflicts.
     pub fn retry(&mut self) {
         let unknown = self.partitions.values().filter_map(|tracked| tracked.in_flight.clone());

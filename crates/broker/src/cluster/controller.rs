@@ -17,10 +17,11 @@ use tokio::sync::watch;
 
 use super::agent::IN_FLIGHT;
 use super::handle::Shared;
+use super::tools::Tools;
 use super::znodes::{self, CONTROLLER, CONTROLLER_EPOCH};
 use super::{
-    CommitCause, Coordination, CoordinationError, MetadataImage, Op, Registration, SessionState, StoreFailure,
-    TopicImage, Watch, store, unix_ms,
+    ClusterHandle, CommitCause, Coordination, CoordinationError, MetadataImage, Op, Registration, SessionState,
+    StoreFailure, TopicImage, Watch, store, unix_ms,
 };
 
 /// How long a store that did not answer is left alone.
@@ -49,6 +50,13 @@ struct Term {
     epoch: i32,
     /// The version of the epoch's node in this term: the fencing token.
     version: i64,
+}
+
+impl Term {
+    /// The first step of each commit.
+    fn fence(&self) -> Op {
+        Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: self.version }
+    }
 }
 
 impl Controlling {
@@ -150,8 +158,10 @@ impl Controlling {
         let mut sight = Sight::new(term.epoch, self.unclean_default);
         let (interval, imbalance_max) = self.rebalance.unwrap_or((Duration::MAX, 100));
         let mut balanced = tokio::time::Instant::now();
+        let mut tools = Tools::new(&self.store, term.fence());
         loop {
             sight.show(&self.images.borrow_and_update().clone());
+            let mut unanswered = self.has_failed(tools.elect(&mut sight.controller).await);
             match self.commit_all(term, &mut sight).await {
                 Committed::All => {}
                 Committed::Unanswered => {
@@ -160,6 +170,9 @@ impl Controlling {
                     continue;
                 }
                 Committed::Deposed => return Ok(()),
+            }
+            if let Some(shared) = self.shared.upgrade() {
+                unanswered |= self.has_failed(tools.reassign(&ClusterHandle { shared }).await);
             }
             tokio::select! {
                 change = self.images.changed() => {
@@ -178,9 +191,19 @@ impl Controlling {
                     balanced = tokio::time::Instant::now();
                     sight.controller.balance(imbalance_max);
                 }
+                () = tools.changed() => {}
+                () = tokio::time::sleep(BACKOFF), if unanswered => {}
                 _ = &mut deposed => return Ok(()),
             }
         }
+    }
+
+    /// Whether something that a tool asked for is to be tried again.
+    fn has_failed(&self, done: Result<(), StoreFailure>) -> bool {
+        if let Err(error) = &done {
+            tracing::debug!(broker = %self.me, %error, "cannot do what a tool asks for");
+        }
+        done.is_err()
     }
 
     /// Writes down the reassignments that are done, those of one topic at once: they are one node.
@@ -321,7 +344,7 @@ impl Sight {
                 node.reassignments.insert(number, partition.reassignment.clone());
             }
         }
-        let mut ops = vec![Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: term.version }];
+        let mut ops = vec![term.fence()];
         ops.extend(znodes::topic_id_path(topic.id).map(|path| Op::Exists { path }));
         for Completion { topic_partition, state_version, state, assignment } in done {
             let number = topic_partition.partition;
@@ -341,10 +364,7 @@ impl Sight {
         // -1 is no node's version, should the topic have left the image.
         let known = self.image.topic(topic);
         let topic_version = known.map_or(-1, |topic| topic.version);
-        let mut ops = vec![
-            Op::Check { path: CONTROLLER_EPOCH.to_owned(), version: term.version },
-            Op::Check { path: znodes::topic_path(topic), version: topic_version },
-        ];
+        let mut ops = vec![term.fence(), Op::Check { path: znodes::topic_path(topic), version: topic_version }];
         // Made again under its name, the topic and its states may have the versions that they had before.
         ops.extend(known.and_then(|topic| znodes::topic_id_path(topic.id)).map(|path| Op::Exists { path }));
         ops.push(match commit.expected_version {
@@ -377,7 +397,7 @@ pub(super) fn facts_of(
         assignment: partition.assignment.clone(),
         state: Some(partition.state.clone()).filter(|_| partition.is_set_up()),
         unclean_elections,
-        ends: ends_of(image, topic.id, number),
+        ends: image.ends_of(topic.id, number),
         reassignment: partition.reassignment.clone(),
     })
 }
@@ -392,11 +412,6 @@ fn topics_with_news(before: &Ends, now: &Ends) -> BTreeSet<TopicId> {
         one.iter().filter(differs).map(|(key, _)| key.0).collect::<BTreeSet<_>>()
     };
     news(before, now).union(&news(now, before)).copied().collect()
-}
-
-fn ends_of(image: &MetadataImage, topic: TopicId, partition: i32) -> BTreeMap<BrokerId, PublishedEnd> {
-    let all = (topic, partition, BrokerId(i32::MIN))..=(topic, partition, BrokerId(i32::MAX));
-    image.ends.range(all).map(|((_, _, id), end)| (*id, *end)).collect()
 }
 
 fn unclean_allowed(topic: &TopicImage, default: bool) -> bool {

@@ -20,6 +20,7 @@ mod leadership;
 mod membership;
 mod producer_ids;
 mod store;
+mod tools;
 mod tree;
 mod zookeeper;
 

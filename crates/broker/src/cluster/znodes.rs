@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd, Reassignment};
-use highwater_storage::{LeaderEpoch, Offset, TopicId};
+use highwater_storage::{LeaderEpoch, Offset, TopicId, TopicPartition};
 use serde_json::{Map, Value, json};
 
 use super::BrokerInfo;
@@ -27,8 +27,14 @@ pub const CLUSTER_ID: &str = "/cluster/id";
 /// The last block of producer ids that was given out.
 pub const PRODUCER_ID_BLOCK: &str = "/latest_producer_id_block";
 
+/// Where Kafka's tools of the ZooKeeper age say which partitions are to be led by their preferred replicas.
+pub const PREFERRED_ELECTION: &str = "/admin/preferred_replica_election";
+/// Where such tools say on which replicas partitions are to end up.
+pub const REASSIGN_PARTITIONS: &str = "/admin/reassign_partitions";
+
 /// The nodes that are there before anything else, parents first.
-pub const ROOTS: [&str; 12] = [
+pub const ROOTS: [&str; 13] = [
+    "/admin",
     "/brokers",
     BROKER_IDS,
     TOPICS,
@@ -420,6 +426,49 @@ pub fn parse_end(name: &str, data: &[u8]) -> Result<(TopicId, PublishedEnd), Bad
     Ok((id.ok_or_else(|| bad(&path, "topic_id is no topic id"))?, end))
 }
 
+/// The partitions whose preferred replicas are to lead.
+pub fn parse_preferred_election(data: &[u8]) -> Result<Vec<TopicPartition>, BadNode> {
+    named_partitions(PREFERRED_ELECTION, data)?.into_iter().map(|(of, _)| Ok(of)).collect()
+}
+
+/// The replicas that partitions are to end up on. Of two for one partition the last counts.
+pub fn parse_reassign_partitions(data: &[u8]) -> Result<BTreeMap<TopicPartition, Vec<BrokerId>>, BadNode> {
+    let path = REASSIGN_PARTITIONS;
+    let target = |(of, fields): (TopicPartition, Value)| {
+        let replicas = fields.get("replicas").and_then(brokers);
+        let replicas = replicas.ok_or_else(|| bad(path, &format!("{of} has no list of distinct replicas")))?;
+        Ok((of, replicas))
+    };
+    named_partitions(path, data)?.into_iter().map(target).collect()
+}
+
+/// The same (version 1).
+pub fn encode_reassign_partitions(moves: &BTreeMap<TopicPartition, Vec<BrokerId>>) -> Bytes {
+    let partitions: Vec<Value> = moves
+        .iter()
+        .map(|(of, replicas)| {
+            let replicas: Vec<i32> = replicas.iter().map(|id| id.0).collect();
+            json!({"topic": &*of.topic, "partition": of.partition, "replicas": replicas})
+        })
+        .collect();
+    to_bytes(&json!({"version": 1, "partitions": partitions}))
+}
+
+/// The entries of a list of partitions, with what else each says.
+fn named_partitions(path: &str, data: &[u8]) -> Result<Vec<(TopicPartition, Value)>, BadNode> {
+    let mut fields = object(path, data)?;
+    let Some(Value::Array(partitions)) = fields.remove("partitions") else {
+        return Err(bad(path, "it has no list of partitions"));
+    };
+    let named = |entry: Value| {
+        let topic = entry.get("topic").and_then(Value::as_str);
+        let number = entry.get("partition").and_then(Value::as_i64).and_then(|number| i32::try_from(number).ok());
+        let of = topic.zip(number).map(|(topic, number)| TopicPartition::new(topic, number));
+        of.map(|of| (of, entry)).ok_or_else(|| bad(path, "an entry names no partition"))
+    };
+    partitions.into_iter().map(named).collect()
+}
+
 fn to_bytes(value: &Value) -> Bytes {
     value.to_string().into_bytes().into()
 }
@@ -527,6 +576,14 @@ mod tests {
         assert_eq!(parse_cluster_id(&encode_cluster_id("x")), Ok("x".to_owned()));
         assert_eq!(parse_producer_id_block(&encode_producer_id_block(BrokerId(1), 0, 999)), Ok(999));
 
+        let moves = BTreeMap::from([
+            (TopicPartition::new("t", 0), vec![BrokerId(2), BrokerId(1)]),
+            (TopicPartition::new("t", 7), vec![BrokerId(3)]),
+        ]);
+        assert_eq!(parse_reassign_partitions(&encode_reassign_partitions(&moves)), Ok(moves.clone()));
+        let named = parse_preferred_election(&encode_reassign_partitions(&moves));
+        assert_eq!(named, Ok(moves.into_keys().collect()));
+
         let path = offline_path(BrokerId(1), "a.b-1", 4);
         let name = path.rsplit('/').next().unwrap();
         assert_eq!(parse_replica_name(name), Some((BrokerId(1), "a.b-1", 4)));
@@ -574,6 +631,16 @@ mod tests {
         for broker in ["{}", r#"{"host":"h","port":0}"#, r#"{"host":"h","port":70000}"#, r#"{"endpoints":["x"]}"#] {
             assert!(parse_broker(BrokerId(1), broker.as_bytes(), 1).is_err(), "{broker}");
         }
+        for moves in [
+            "{}",
+            r#"{"partitions":7}"#,
+            r#"{"partitions":[{"topic":"t"}]}"#,
+            r#"{"partitions":[{"partition":0,"replicas":[1]}]}"#,
+            r#"{"partitions":[{"topic":"t","partition":0,"replicas":[1,1]}]}"#,
+        ] {
+            assert_eq!(parse_reassign_partitions(moves.as_bytes()).unwrap_err().path, REASSIGN_PARTITIONS, "{moves}");
+        }
+        assert!(parse_preferred_election(br#"{"partitions":[7]}"#).is_err());
         assert!(parse_controller_epoch(b"one").is_err());
         assert!(parse_producer_id_block(br#"{"block_end":"-1"}"#).is_err());
         assert_eq!(parse_replica_name("1.x"), None);
