@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{replace_file, sync_parent, temporary_path};
 use crate::error::Fence;
-use crate::flush::{JobControl, Sealed, Syncer};
+use crate::flush::{JobControl, JobKind, Sealed, Syncer};
 use crate::fs::{FileKind, OpenMode};
 use crate::index::{AbortedTransaction, TimeEntry};
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
@@ -92,7 +92,7 @@ pub struct CopyJob {
     epochs: Vec<(LeaderEpoch, Offset)>,
     producers: ProducerSnapshot,
     topic_id: TopicId,
-    mark: FlushMark,
+    mark: Option<FlushMark>,
 }
 
 impl Log {
@@ -112,20 +112,23 @@ impl Log {
     /// Begins a [copy](Log::snapshot), to be [run](CopyJob::run) on another thread while the log goes on.
     ///
     /// # Errors
-    /// If the log is closed.
-    pub fn begin_snapshot(&mut self, dir: impl AsRef<Path>) -> Result<CopyJob, Fence> {
+    /// [`CopyError::Closed`] if the log is closed; [`CopyError::Io`] if what it is copied from cannot be read.
+    pub fn begin_snapshot(&mut self, dir: impl AsRef<Path>) -> Result<CopyJob, CopyError> {
         self.shared.usable()?;
+        self.wake()?;
+        let indexes = &self.active.writing().indexes;
+        let (indexes, largest) = (indexes.indexes().clone(), indexes.largest());
         Ok(CopyJob {
             place: self.place.clone(),
             shared: self.shared.clone(),
             syncer: self.syncer(),
-            control: self.copy_control(),
+            control: self.job_control(JobKind::Long),
             target: dir.as_ref().to_owned(),
             sealed: self.sealed.clone(),
             active: self.active.segment.clone(),
             active_len: self.active.len,
-            indexes: self.active.indexes.indexes().clone(),
-            largest: self.active.indexes.largest(),
+            indexes,
+            largest,
             aborted: self.active.segment.transactions().in_memory().unwrap_or_default(),
             start: self.start(),
             end: self.end(),
@@ -358,7 +361,7 @@ impl CopyJob {
             recovery_point: end,
             end,
             topic_id: self.topic_id,
-            mark: Some(self.mark),
+            mark: self.mark,
         };
         StateFile::load(target)?.record(target, clean)
     }

@@ -4,6 +4,8 @@
 //! so that a follower and a leader can find where their histories part (KIP-101). Pure values; the engine keeps them in
 //! the file `leader-epoch-checkpoint`. Source: Kafka's `LeaderEpochFileCache`.
 
+use std::sync::Arc;
+
 use crate::{LeaderEpoch, Offset};
 
 /// Where an epoch ends in a log, as a leader answers a follower.
@@ -26,10 +28,10 @@ impl EpochEnd {
     }
 }
 
-/// Epochs and their start offsets, both strictly increasing.
+/// Epochs and their start offsets, both strictly increasing. Clones share them until one changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpochHistory {
-    entries: Vec<(LeaderEpoch, Offset)>,
+    entries: Arc<Vec<(LeaderEpoch, Offset)>>,
 }
 
 /// Entries that are no history: negative, or not strictly increasing in both columns.
@@ -52,7 +54,7 @@ impl EpochHistory {
     ///
     /// # Errors
     /// If the entries are not strictly increasing in both columns: a damaged checkpoint, to be rebuilt from the batches.
-    pub fn from_entries(entries: Vec<(LeaderEpoch, Offset)>) -> Result<Self, InvalidHistory> {
+    pub fn from_entries(mut entries: Vec<(LeaderEpoch, Offset)>) -> Result<Self, InvalidHistory> {
         let mut previous = (LeaderEpoch::NONE, Offset(-1));
         for &(epoch, start) in &entries {
             if epoch <= previous.0 || start <= previous.1 {
@@ -60,7 +62,8 @@ impl EpochHistory {
             }
             previous = (epoch, start);
         }
-        Ok(Self { entries })
+        entries.shrink_to_fit();
+        Ok(Self { entries: Arc::new(entries) })
     }
 
     /// The entries in order.
@@ -95,18 +98,22 @@ impl EpochHistory {
         {
             return false;
         }
-        while self.entries.pop_if(|(known, known_start)| *known > epoch || *known_start >= start).is_some() {}
-        if self.latest() != epoch {
-            self.entries.push((epoch, start));
+        let entries = Arc::make_mut(&mut self.entries);
+        while entries.pop_if(|(known, known_start)| *known > epoch || *known_start >= start).is_some() {}
+        if entries.last().is_none_or(|(latest, _)| *latest != epoch) {
+            entries.push((epoch, start));
         }
         true
     }
 
     /// Drops the epochs that start at `end` or after, and returns whether there were any.
     pub fn truncate_from_end(&mut self, end: Offset) -> bool {
-        let before = self.entries.len();
-        self.entries.truncate(self.entries.partition_point(|&(_, start)| start < end));
-        self.entries.len() != before
+        let kept = self.entries.partition_point(|&(_, start)| start < end);
+        let is_changed = kept < self.entries.len();
+        if is_changed {
+            Arc::make_mut(&mut self.entries).truncate(kept);
+        }
+        is_changed
     }
 
     /// Forgets what lies before `start`, and returns whether that changed anything. The epoch that holds `start` stays
@@ -116,8 +123,9 @@ impl EpochHistory {
         let Some(kept) = below.checked_sub(1) else { return false };
         // An epoch that begins at `start` itself makes the one before it empty.
         let starts_there = self.entries.get(below).is_some_and(|&(_, known_start)| known_start == start);
-        self.entries.drain(..if starts_there { below } else { kept });
-        if !starts_there && let Some((_, known_start)) = self.entries.first_mut() {
+        let entries = Arc::make_mut(&mut self.entries);
+        entries.drain(..if starts_there { below } else { kept });
+        if !starts_there && let Some((_, known_start)) = entries.first_mut() {
             *known_start = start;
         }
         true
@@ -125,7 +133,7 @@ impl EpochHistory {
 
     /// Drops all entries.
     pub fn clear(&mut self) {
-        self.entries.clear();
+        *self = Self::new();
     }
 
     /// Where `epoch` ends in a log that ends at `log_end`.

@@ -1,5 +1,6 @@
 //! What can go wrong, by operation.
 
+use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -198,6 +199,21 @@ pub enum ReadError {
     /// The log was closed, dropped or fenced.
     #[error("the log is closed: {0}")]
     Closed(#[from] Fence),
+}
+
+/// For who has no error for damage: it says that the file could not be read.
+impl From<ReadError> for IoError {
+    fn from(error: ReadError) -> Self {
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        match error {
+            ReadError::Io(error) => error,
+            ReadError::Corrupt { segment, position, what, .. } => {
+                let source = invalid(format!("byte {position}: {what}"));
+                Self { verb: "make out batches in", path: segment, source }
+            }
+            other => Self { verb: "read", path: PathBuf::new(), source: invalid(other.to_string()) },
+        }
+    }
 }
 
 /// Why the log could not be cut, reset or trimmed.

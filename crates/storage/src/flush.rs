@@ -6,7 +6,7 @@
 //! epochs), and moves the recovery point, below which these are trusted unread.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use crate::checkpoint::replace_file;
 use crate::error::{Fence, FlushError};
@@ -45,18 +45,22 @@ pub(crate) struct Sealed {
 pub(crate) struct JobControl {
     /// The lowest end that a truncation left since the job began: what the job syncs above it is another history.
     lowest_end: AtomicI64,
-    /// Held while side files of a segment are written, and by the writer while it takes segments away or makes one
-    /// active again: else a job could write an index of batches that were cut.
-    side_files: Arc<Mutex<()>>,
-    /// Whether the job writes any: of such there is one at a time.
-    writes_side_files: bool,
+    shared: Arc<Shared>,
+    kind: JobKind,
+}
+
+/// What a job does, and so what may go on beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobKind {
+    /// It syncs.
+    Flush,
+    /// It writes side files: of such there is one at a time.
+    SideFiles,
+    /// It takes long, and syncs do not wait for it: a copy of the log, a compaction, a look at what may go.
+    Long,
 }
 
 impl JobControl {
-    fn new(side_files: Arc<Mutex<()>>, writes_side_files: bool) -> Arc<Self> {
-        Arc::new(Self { lowest_end: AtomicI64::new(i64::MAX), side_files, writes_side_files })
-    }
-
     /// A truncation left this end.
     pub(crate) fn lower(&self, end: Offset) {
         self.lowest_end.fetch_min(end.0, Ordering::SeqCst);
@@ -69,7 +73,7 @@ impl JobControl {
 
     /// Waits for others that write side files, and keeps them out.
     pub(crate) fn writing(&self) -> MutexGuard<'_, ()> {
-        self.side_files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.writing_side_files()
     }
 
     /// The lowest end that a truncation left since the job began, [`Offset::MAX`] if there was none.
@@ -114,8 +118,8 @@ pub struct FlushJob {
     syncer: Syncer,
     control: Arc<JobControl>,
     upto: Offset,
-    /// The flush mark once it is done.
-    mark: FlushMark,
+    /// The flush mark once it is done; not of a log at rest, whose mark stays.
+    mark: Option<FlushMark>,
     sealed: Vec<Sealed>,
     active: Option<(Arc<Segment>, Arc<dyn File>)>,
     /// The count of directory changes this job makes durable, if there were any.
@@ -163,7 +167,7 @@ impl Checkpointed {
 impl FlushDone {
     /// Whether it was a checkpoint: a flush may have run beside it.
     pub fn is_checkpoint(&self) -> bool {
-        self.control.writes_side_files
+        self.control.kind == JobKind::SideFiles
     }
 }
 
@@ -200,10 +204,11 @@ impl FlushJob {
     /// Puts down what is durable now. That itself is made durable where it costs little beside the rest: after a roll, for
     /// a mark in an old segment says nothing of the later ones, and in a checkpoint.
     fn write_mark(&self, checkpoint: Option<&Checkpointed>) {
+        let Some(mark) = self.mark else { return };
         let complete = checkpoint.is_some_and(Checkpointed::is_complete);
         let durably = checkpoint.is_some() || !self.sealed.is_empty();
         let still = || self.control.lowest_end() >= self.upto;
-        self.syncer.state.mark(&self.place, self.mark, complete.then_some(self.upto), durably, still);
+        self.syncer.state.mark(&self.place, mark, complete.then_some(self.upto), durably, still);
     }
 
     fn write_checkpoint(&self) -> Option<Checkpointed> {
@@ -266,18 +271,18 @@ impl Log {
     /// [`Log::finish_flush`]. This way one sync serves all appends that came in while the last one ran.
     pub fn begin_flush(&mut self) -> Option<FlushJob> {
         // Beside a checkpoint of housekeeping: that may wait for its turn, and a flush has somebody who waits for it.
-        if self.has_job(|job| !job.writes_side_files) { None } else { self.flush_job() }
+        if self.has_job(|kind| kind == JobKind::Flush) { None } else { self.flush_job() }
     }
 
     /// Begins to make the batches durable and what follows from them: indexes, producer snapshots, leader epochs. Moves
     /// the recovery point, and so bounds what the next recovery has to read. Otherwise as [`Log::begin_flush`].
     pub fn begin_checkpoint(&mut self) -> Option<FlushJob> {
-        if self.has_job(|_| true) { None } else { self.checkpoint_job() }
+        if self.has_job(|kind| kind != JobKind::Long) { None } else { self.checkpoint_job() }
     }
 
     /// As [`Log::begin_checkpoint`], also while flushes are under way: where one follows the other there is always one.
     pub(crate) fn checkpoint_beside_flushes(&mut self) -> Option<FlushJob> {
-        if self.has_job(|job| job.writes_side_files) { None } else { self.checkpoint_job() }
+        if self.has_job(|kind| kind == JobKind::SideFiles) { None } else { self.checkpoint_job() }
     }
 
     /// Takes note of a sync that was run: the flush mark moves, after a checkpoint the recovery point too, and readers
@@ -307,7 +312,9 @@ impl Log {
             // Nothing unsynced is left in them, and nothing came meanwhile: an idle log holds no descriptor. Not after each sync: to
             // take a file up again the next append asks for its metadata, and a file that was asked is given a new time of
             // change by the next write, which the sync then has to write as well (Linux 6.13 and later).
-            self.active.file = None;
+            if let Some(writing) = &mut self.active.writing {
+                writing.file = None;
+            }
             self.active.segment.release_file();
             sealed.iter().for_each(|segment| segment.release_file());
             self.state.release();
@@ -345,26 +352,30 @@ impl Log {
     pub fn checkpoint(&mut self) -> Result<Offset, FlushError> {
         self.shared.usable()?;
         // What another job under way has yet to write is older than what this one does.
-        self.disown_jobs();
+        self.disown_jobs(|kind| kind != JobKind::Long);
         if let Some(job) = self.checkpoint_job() {
             self.finish_flush(job.run())?;
         }
         Ok(self.recovery_point)
     }
 
-    /// Whatever flushes are under way write no more side files, and what they sync counts for nothing. Waits for a file
-    /// that one of them is writing.
-    pub(crate) fn disown_jobs(&mut self) {
-        let _writing = self.side_files.lock().unwrap_or_else(PoisonError::into_inner);
-        for job in self.jobs.drain(..).filter_map(|job| job.upgrade()) {
-            job.lower(Offset(i64::MIN));
-        }
+    /// Whatever jobs of such a kind are under way write no more side files, and what they sync counts for nothing. Waits for
+    /// a file that one of them is writing.
+    pub(crate) fn disown_jobs(&mut self, such: impl Fn(JobKind) -> bool) {
+        let _writing = self.shared.writing_side_files();
+        self.jobs.retain(|job| {
+            let Some(job) = job.upgrade() else { return false };
+            if such(job.kind) {
+                job.lower(Offset(i64::MIN));
+            }
+            !such(job.kind)
+        });
         self.state.wait_for_marks();
     }
 
-    /// Whether such a job is under way, or none may be.
-    fn has_job(&self, such: impl Fn(&JobControl) -> bool) -> bool {
-        self.jobs.iter().filter_map(Weak::upgrade).any(|job| such(&job)) || self.shared.usable().is_err()
+    /// Whether a job of such a kind is under way, or none may be.
+    fn has_job(&self, such: impl Fn(JobKind) -> bool) -> bool {
+        self.jobs.iter().filter_map(Weak::upgrade).any(|job| such(job.kind)) || self.shared.usable().is_err()
     }
 
     /// A job for the batches that are not durable yet.
@@ -401,11 +412,11 @@ impl Log {
         FlushJob {
             place: self.place.clone(),
             syncer: self.syncer(),
-            control: self.job_control(checkpoint.is_some()),
+            control: self.job_control(if checkpoint.is_some() { JobKind::SideFiles } else { JobKind::Flush }),
             upto: self.end(),
             mark: self.active.mark(self.end()),
             sealed,
-            active: self.active.file.clone().map(|file| (self.active.segment.clone(), file)),
+            active: self.active.open_file(),
             directory: Some(self.directory_changes).filter(|changes| *changes > self.directory_synced),
             checkpoint,
         }
@@ -416,19 +427,18 @@ impl Log {
         Syncer { place: self.place.clone(), shared: self.shared.clone(), state: self.state.clone() }
     }
 
-    /// What a new job shares with the log.
-    pub(crate) fn job_control(&mut self, writes_side_files: bool) -> Arc<JobControl> {
+    /// A log at rest keeps nothing of jobs that were run.
+    pub(crate) fn forget_ended_jobs(&mut self) {
         self.jobs.retain(|job| job.strong_count() > 0);
-        let control = JobControl::new(self.side_files.clone(), writes_side_files);
-        self.jobs.push(Arc::downgrade(&control));
-        control
+        self.jobs.shrink_to_fit();
     }
 
-    /// What a new copy of the log shares with it, or a compaction: they take long, and syncs do not wait for them.
-    pub(crate) fn copy_control(&mut self) -> Arc<JobControl> {
-        self.copies.retain(|copy| copy.strong_count() > 0);
-        let control = JobControl::new(self.side_files.clone(), true);
-        self.copies.push(Arc::downgrade(&control));
+    /// What a new job shares with the log.
+    pub(crate) fn job_control(&mut self, kind: JobKind) -> Arc<JobControl> {
+        self.jobs.retain(|job| job.strong_count() > 0);
+        let lowest_end = AtomicI64::new(i64::MAX);
+        let control = Arc::new(JobControl { lowest_end, shared: self.shared.clone(), kind });
+        self.jobs.push(Arc::downgrade(&control));
         control
     }
 }

@@ -8,8 +8,6 @@
 //! Written in place: what is overwritten is damaged. A crash half way leaves it damaged, as it was, and a copy of the log
 //! that has the same file under another name is healed with it.
 
-use std::sync::PoisonError;
-
 use crate::batch::batches;
 use crate::error::{DamageKind, Damaged, HealError, Misfit};
 use crate::io::{FileExt, IoContext};
@@ -32,8 +30,8 @@ impl Log {
             return Err(HealError::Unknown);
         }
         self.fits(damaged, healed)?;
-        let side_files = self.side_files.clone();
-        let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.shared.clone();
+        let _writing = shared.writing_side_files();
         let (file, path) = (segment.file()?, segment.path());
         let mut there = vec![0; healed.len()];
         file.read_exact_at(&mut there, damaged.position).context("read", &path)?;

@@ -1,18 +1,19 @@
 //! The work that appends do not wait for, one piece at a time. What may take long is split like a flush: begun on the
 //! writer's thread, run on any other, finished on the writer's again.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use crate::compaction::{Piece, PieceDone};
+use crate::compaction::{Compactor, Piece, PieceDone};
 use crate::error::FlushError;
-use crate::flush::{FlushDone, FlushJob, JobControl};
+use crate::flush::{FlushDone, FlushJob, JobControl, JobKind};
 use crate::index::AbortedTransaction;
 use crate::indexes::{IndexWriter, Indexes, MemoryIndexes};
 use crate::io::IoError;
 use crate::log::Log;
-use crate::retire::{LeaveDone, LeaveJob, RetireDone, RetireJob};
-use crate::scrub::{ScrubDone, ScrubJob};
+use crate::retire::{LeaveDone, LeaveJob, RetireDone, RetireJob, Retiring};
+use crate::scrub::{ScrubDone, ScrubJob, Scrubbing};
 use crate::segment::{Place, Segment};
 use crate::transactions;
 use crate::zero_ahead::ZeroJob;
@@ -134,6 +135,22 @@ pub(crate) struct Unlink {
     due: TimestampMs,
 }
 
+/// What the housekeeping of a log remembers from one call to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Upkeep {
+    pub(crate) compactor: Compactor,
+    pub(crate) scrubbing: Scrubbing,
+    pub(crate) retiring: Retiring,
+    unlinks: VecDeque<Unlink>,
+    /// Whether a piece of work is under way.
+    work: Weak<()>,
+    /// Kinds of work that have failed since there was none left to do.
+    failed: Kinds,
+    producers_looked_at: Option<TimestampMs>,
+    /// From which one on they are to be looked over, while that is under way.
+    producers_from: Option<i64>,
+}
+
 /// A piece of work to be run, on whatever thread. Dropping it puts it off.
 #[derive(Debug)]
 #[must_use = "a job that is not run does nothing"]
@@ -158,6 +175,20 @@ pub(crate) enum Kind {
     ExpireProducers,
     Compact,
     Scrub,
+}
+
+/// A set of kinds of work.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kinds(u16);
+
+impl Kinds {
+    fn has(self, kind: Kind) -> bool {
+        self.0 & (1 << kind as u16) != 0
+    }
+
+    fn add(&mut self, kind: Kind) {
+        self.0 |= 1 << kind as u16;
+    }
 }
 
 #[derive(Debug)]
@@ -290,8 +321,9 @@ impl Log {
         self.release_decided(limits.high_watermark);
         let Some((kind, work)) = self.next_work(now, limits) else {
             // What failed has been passed over by all the others, and gets another turn.
-            self.failed_work.clear();
+            self.upkeep.failed = Kinds::default();
             self.end_retire_round();
+            self.forget_ended_jobs();
             return None;
         };
         Some(self.work_job(kind, work))
@@ -304,28 +336,25 @@ impl Log {
         pressing.map(|(kind, work)| self.work_job(kind, work))
     }
 
-    fn may_begin_work(&self) -> bool {
-        self.work.strong_count() == 0 && self.shared.usable().is_ok()
+    fn may_begin_work(&mut self) -> bool {
+        self.upkeep.work.strong_count() == 0 && self.shared.usable().is_ok()
     }
 
     fn work_job(&mut self, kind: Kind, work: Work) -> WorkJob {
         let running = Arc::new(());
-        self.work = Arc::downgrade(&running);
+        self.upkeep.work = Arc::downgrade(&running);
         WorkJob { kind, work, running }
     }
 
-    /// What was tried and failed waits for its turn in [`Log::begin_work`].
-    fn may_try(&self, kind: Kind) -> bool {
-        !self.failed_work.contains(&kind)
-    }
-
     fn pressing_work(&mut self, now: TimestampMs) -> Option<(Kind, Work)> {
-        if self.may_try(Kind::ZeroAhead)
+        // What was tried and failed waits for its turn in [`Log::begin_work`].
+        let failed = self.upkeep.failed;
+        if !failed.has(Kind::ZeroAhead)
             && let Some(job) = self.zeros_due()
         {
             return Some((Kind::ZeroAhead, Work::ZeroAhead(job)));
         }
-        if self.may_try(Kind::Checkpoint)
+        if !failed.has(Kind::Checkpoint)
             && self.is_checkpoint_due(now)
             && let Some(job) = self.checkpoint_beside_flushes()
         {
@@ -340,11 +369,11 @@ impl Log {
     /// If a file operation failed. Work of that kind is not begun again before there is none of the others left, so that
     /// one that always fails (a roll on a full disk) keeps none of them back (retention, which makes room).
     pub fn finish_work(&mut self, done: WorkDone) -> Result<Option<Step>, FlushError> {
-        self.work = Weak::new();
+        self.upkeep.work = Weak::new();
         let kind = done.kind;
         let finished = self.finish(done.outcome);
-        if finished.is_err() && !self.failed_work.contains(&kind) {
-            self.failed_work.push(kind);
+        if finished.is_err() {
+            self.upkeep.failed.add(kind);
         }
         finished
     }
@@ -354,7 +383,7 @@ impl Log {
             Outcome::Done(step) => step,
             Outcome::Unlinked(unlink, removed) => {
                 if let Err(error) = removed {
-                    self.unlinks.push_back(unlink);
+                    self.upkeep.unlinks.push_back(unlink);
                     return Err(error.into());
                 }
                 Ok(Some(Step::FilesRemoved))
@@ -390,11 +419,11 @@ impl Log {
     }
 
     fn next_work(&mut self, now: TimestampMs, limits: &WorkLimits) -> Option<(Kind, Work)> {
-        let failed = self.failed_work.clone();
-        let may = |kind| !failed.contains(&kind);
+        let failed = self.upkeep.failed;
+        let may = |kind| !failed.has(kind);
         if may(Kind::Unlink)
-            && self.unlinks.front().is_some_and(|unlink| unlink.due <= now)
-            && let Some(unlink) = self.unlinks.pop_front()
+            && self.upkeep.unlinks.front().is_some_and(|unlink| unlink.due <= now)
+            && let Some(unlink) = self.upkeep.unlinks.pop_front()
         {
             return Some((Kind::Unlink, Work::Unlink { place: self.place.clone(), unlink }));
         }
@@ -453,7 +482,8 @@ impl Log {
 
     /// Has files that were given up removed after the delay.
     pub(crate) fn unlink_later(&mut self, paths: Vec<PathBuf>, now: TimestampMs) {
-        self.unlinks.push_back(Unlink { paths, due: now.after(self.options.file_delete_delay_ms) });
+        let due = now.after(self.options.file_delete_delay_ms);
+        self.upkeep.unlinks.push_back(Unlink { paths, due });
     }
 
     /// The next segment of which a reader found that its index files are wrong.
@@ -481,19 +511,21 @@ impl Log {
         if indexes.is_none() && aborted.is_none() {
             return None;
         }
-        let (place, end, control) = (self.place.clone(), segments.end_of(segment, self.end()), self.job_control(true));
+        let (place, end, control) =
+            (self.place.clone(), segments.end_of(segment, self.end()), self.job_control(JobKind::SideFiles));
         Some(Work::WriteIndexes { place, segment: segment.clone(), end, indexes, aborted, control })
     }
 
     /// Looks over so many producers as are quickly done. `None` if that is not due, or was the last of it and found none.
     fn expire_producers(&mut self, now: TimestampMs) -> Option<Option<Step>> {
-        let looked_at = *self.producers_looked_at.get_or_insert(now);
-        if self.producers_from.is_none() && now.since(looked_at) >= PRODUCERS_INTERVAL_MS {
-            (self.producers_looked_at, self.producers_from) = (Some(now), Some(i64::MIN));
+        let upkeep = &mut *self.upkeep;
+        let looked_at = *upkeep.producers_looked_at.get_or_insert(now);
+        if upkeep.producers_from.is_none() && now.since(looked_at) >= PRODUCERS_INTERVAL_MS {
+            (upkeep.producers_looked_at, upkeep.producers_from) = (Some(now), Some(i64::MIN));
         }
-        let from = self.producers_from.take()?;
+        let from = upkeep.producers_from.take()?;
         let (producers, next) = self.producers.expire_from(from, now, self.options.producer_id_expiration_ms);
-        self.producers_from = next;
+        upkeep.producers_from = next;
         let step = (producers > 0).then_some(Step::ProducersExpired { producers });
         (step.is_some() || next.is_some()).then_some(step)
     }

@@ -93,6 +93,7 @@ mod log;
 mod markers;
 pub mod metadata_files;
 pub mod names;
+mod on_demand;
 mod open_files;
 mod options;
 mod producers;

@@ -5,38 +5,35 @@ mod append;
 mod replicated;
 mod rolling;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::{self, Path, PathBuf};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::checkpoint::{self, CheckpointError};
-use crate::compaction::Compactor;
 use crate::data_dir::{self, OpenHints};
 use crate::epochs::{EpochEnd, EpochHistory};
 use crate::error::{Damaged, Fence, FlushError, OpenError, ReadError};
 use crate::flush::{JobControl, Sealed};
 use crate::fs::{DirLock, Fs, OsFs};
-use crate::housekeeping::{Kind, Unlink};
+use crate::housekeeping::Upkeep;
 use crate::indexes::IndexWriter;
 use crate::inspect::root_of;
 use crate::io::{IoContext, IoError};
 use crate::lock::lock_directory;
 use crate::names::SegmentFile;
+use crate::on_demand::OnDemand;
 use crate::options::{InvalidOption, LogOptions};
 use crate::producers::ProducerTable;
 use crate::reader::{Fetched, LogReader, ReadLimit, Shared};
 use crate::recovery::{self, RecoveryReport};
-use crate::retire::Retiring;
-use crate::scrub::Scrubbing;
 use crate::segment::{Place, Segment};
 use crate::state_file::{FlushMark, LogState, StateFile};
 use crate::transactions;
-use crate::truncation::remove_index_files;
+use crate::truncation::{reactivated, remove_index_files};
 use crate::{LeaderEpoch, Offset, TimestampMs, TopicId};
 
-pub(crate) use active::{Active, LastBatch};
+pub(crate) use active::{Active, LastBatch, Writing};
 pub use append::{Appended, Durability};
 
 /// The file of a log's leader epochs.
@@ -49,7 +46,7 @@ pub(crate) const EPOCHS_FILE: &str = "leader-epoch-checkpoint";
 /// [`Log::close`] is the other way to end.
 pub struct Log {
     pub(crate) place: Arc<Place>,
-    pub(crate) options: LogOptions,
+    pub(crate) options: Arc<LogOptions>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Arc<StateFile>,
     pub(crate) active: Active,
@@ -61,32 +58,22 @@ pub struct Log {
     /// Counts creations, renames and removals in the directory, and which of them are durable.
     pub(crate) directory_changes: u64,
     pub(crate) directory_synced: u64,
-    pub(crate) side_files: Arc<Mutex<()>>,
     /// Counts changes of the epochs, and which of them are in their file.
     pub(crate) epochs_version: u64,
     pub(crate) epochs_written: u64,
     pub(crate) jobs: Vec<Weak<JobControl>>,
-    /// Copies of the log under way, which go on beside flushes.
-    pub(crate) copies: Vec<Weak<JobControl>>,
-    pub(crate) unlinks: VecDeque<Unlink>,
-    pub(crate) compactor: Compactor,
-    pub(crate) work: Weak<()>,
-    pub(crate) scrubbing: Scrubbing,
-    pub(crate) retiring: Retiring,
+    pub(crate) upkeep: OnDemand<Upkeep>,
+    /// Everything below is compacted.
+    pub(crate) cleaner_offset: Offset,
     /// Counts what the writer wrote to the state file.
     pub(crate) state_records: u64,
-    /// Kinds of housekeeping that have failed since there was none left to do.
-    pub(crate) failed_work: Vec<Kind>,
     /// The time of the first append since the last flush began.
     pub(crate) unsynced_since: Option<TimestampMs>,
     /// The time of the first append since the last checkpoint began, or of the first call that found one owed.
     pub(crate) checkpoint_owed_since: Option<TimestampMs>,
-    pub(crate) producers_looked_at: Option<TimestampMs>,
-    /// From which one on they are to be looked over, while that is under way.
-    pub(crate) producers_from: Option<i64>,
     pub(crate) topic_id: TopicId,
     /// Of its directory, and of the data root that lies in, if the log was opened by itself.
-    pub(crate) locks: Vec<Box<dyn DirLock>>,
+    pub(crate) locks: Box<[Box<dyn DirLock>]>,
 }
 
 /// A segment, as [`Log::segments`] tells.
@@ -120,11 +107,17 @@ impl Log {
     /// compacted) is gone by as [`DataDir::hints`](data_dir::DataDir::hints) has it, and the marker is removed: Kafka reads
     /// its logs from their recovery points on after this. To open all logs of a root use [`DataDir`](data_dir::DataDir).
     ///
+    /// Logs that are given an `Arc` of the same options share them, and take less memory.
+    ///
     /// # Errors
     /// If the directory or its root is in use, an option is out of range or a file operation fails. Damage is no error:
     /// what was done about it is in the report.
-    pub fn open(dir: impl AsRef<Path>, options: LogOptions) -> Result<(Self, RecoveryReport), OpenError> {
+    pub fn open(
+        dir: impl AsRef<Path>,
+        options: impl Into<Arc<LogOptions>>,
+    ) -> Result<(Self, RecoveryReport), OpenError> {
         let (fs, dir): (Arc<dyn Fs>, _) = (Arc::new(OsFs), dir.as_ref());
+        let options = options.into();
         options.validate()?;
         // The root first: a broker takes nothing else.
         let root = root_around(&*fs, dir)?;
@@ -170,9 +163,10 @@ impl Log {
     pub fn open_read_only_with(
         fs: Arc<dyn Fs>,
         dir: &Path,
-        options: LogOptions,
+        options: impl Into<Arc<LogOptions>>,
         hints: OpenHints,
     ) -> Result<(LogReader, RecoveryReport), OpenError> {
+        let options = options.into();
         options.validate()?;
         let place = Place::with_options(fs, dir, &options, true);
         recovery::open_read_only(place, options, hints)
@@ -185,9 +179,10 @@ impl Log {
     pub fn open_with(
         fs: Arc<dyn Fs>,
         dir: &Path,
-        options: LogOptions,
+        options: impl Into<Arc<LogOptions>>,
         hints: OpenHints,
     ) -> Result<(Self, RecoveryReport), OpenError> {
+        let options = options.into();
         options.validate()?;
         let place = Place::with_options(fs, dir, &options, false);
         recovery::open(place, options, hints)
@@ -267,11 +262,13 @@ impl Log {
     ///
     /// # Errors
     /// If one is out of range; none is changed then.
-    pub fn set_options(&mut self, options: LogOptions) -> Result<(), InvalidOption> {
+    pub fn set_options(&mut self, options: impl Into<Arc<LogOptions>>) -> Result<(), InvalidOption> {
+        let options = options.into();
         options.validate()?;
-        self.active.indexes.set_interval(options.index_interval_bytes);
+        if let Some(writing) = &mut self.active.writing {
+            writing.indexes.set_interval(options.index_interval_bytes);
+        }
         self.producers.set_max_producers(options.max_producer_ids);
-        self.forget_idle_compaction();
         self.options = options;
         Ok(())
     }
@@ -325,8 +322,7 @@ impl Log {
     pub fn close(mut self) -> Result<CloseReport, FlushError> {
         self.shared.usable()?;
         // A look of housekeeping at what may go writes to the state file too.
-        self.jobs.append(&mut self.copies);
-        self.disown_jobs();
+        self.disown_jobs(|_| true);
         let report = CloseReport { end: self.end(), start: self.start() };
         let clean = LogState {
             clean: true,
@@ -335,20 +331,21 @@ impl Log {
             recovery_point: report.end,
             end: report.end,
             topic_id: self.topic_id,
-            mark: Some(self.active.mark(report.end)),
+            mark: self.mark_at_end(),
         };
         if self.state.last() == Some(clean) && self.epochs_version == self.epochs_written {
             return Ok(report);
         }
+        self.wake()?;
         if self.trim_zeros()? {
             let segment = &self.active.segment;
             let synced = segment.file()?.sync_data().context("sync", &segment.path());
             synced.inspect_err(|error| self.close_if_sync_failed(error))?;
         }
         self.checkpoint()?;
-        self.active.indexes.finish();
-        let base = self.active.segment.base();
-        IndexWriter::write_files(&self.place, base, self.active.indexes.indexes())?;
+        let (base, indexes) = (self.active.segment.base(), &self.active.writing().indexes);
+        indexes.finish();
+        IndexWriter::write_files(&self.place, base, indexes.indexes())?;
         let aborted = self.active.segment.transactions().in_memory();
         transactions::write_file(&self.place, base, &aborted.unwrap_or_default())?;
         let snapshot = self.place.path(report.end, SegmentFile::ProducerSnapshot);
@@ -367,8 +364,22 @@ impl Log {
 
     /// The flush mark as it stands in the state file; where everything is synced, at the end.
     pub(crate) fn flush_mark(&self) -> Option<FlushMark> {
-        let known = self.state.last().and_then(|state| state.mark);
-        if self.flushed() >= self.end() { Some(self.active.mark(self.end())) } else { known }
+        if self.flushed() >= self.end() { self.mark_at_end() } else { self.state.last()?.mark }
+    }
+
+    /// The flush mark once everything is synced. Of a log at rest it is what the state file says.
+    fn mark_at_end(&self) -> Option<FlushMark> {
+        self.active.mark(self.end()).or_else(|| self.state.last()?.mark)
+    }
+
+    /// Takes up what writing needs, if the log is at rest.
+    pub(crate) fn wake(&mut self) -> Result<(), IoError> {
+        if self.active.writing.is_none() {
+            let Active { segment, len, .. } = &self.active;
+            let awake = reactivated(&self.place, segment, *len, self.end(), &self.options)?;
+            self.active.take_up(awake);
+        }
+        Ok(())
     }
 
     /// Writes the state file durably. A failed sync closes the log.
@@ -381,6 +392,8 @@ impl Log {
         let (end, topic_id) = (self.end(), self.topic_id);
         let state = LogState { clean: false, sync_failed: false, log_start, recovery_point, end, topic_id, mark };
         let was_clean = !self.state.says_unclean();
+        // While there are the files that it is taken from.
+        self.wake()?;
         self.state_records += 1;
         let recorded = self.state.record(&self.place, state);
         recorded.inspect_err(|error| self.close_if_sync_failed(error))?;
@@ -416,7 +429,7 @@ impl Log {
     /// The epochs in memory are not those in their file any more.
     pub(crate) fn epochs_changed(&mut self) {
         self.epochs_version += 1;
-        self.shared.set_epochs(self.epochs.entries());
+        self.shared.set_epochs(self.epochs.clone());
     }
 }
 
@@ -424,8 +437,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.shared.close(Fence::Closed);
         // The directory may be opened again at once, by a log that knows nothing of them.
-        self.jobs.append(&mut self.copies);
-        self.disown_jobs();
+        self.disown_jobs(|_| true);
     }
 }
 

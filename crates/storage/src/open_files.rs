@@ -102,7 +102,7 @@ impl FileSlot {
         *relock(&self.file) = None;
     }
 
-    /// Puts a file in that no name leads to yet. It stays open until it is [admitted](OpenFiles::admit).
+    /// Puts a file in. It stays open until it is released, or [admitted](OpenFiles::admit) and not used.
     pub(crate) fn preset(&self, file: Arc<dyn File>) {
         *relock(&self.file) = Some(file);
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use crate::batch::{BASE_OFFSET_BYTES, BatchHeader, BatchView};
 use crate::compression;
+use crate::epochs::EpochHistory;
 use crate::error::{DamageKind, Damaged, Fence, ReadError};
 use crate::index::AbortedTransaction;
 use crate::legacy::MessageReader;
@@ -92,7 +93,7 @@ pub struct FoundTimestamp {
 pub(crate) struct Shared {
     /// Held for as long as it takes to clone or replace an `Arc`; appends do not touch it.
     segments: RwLock<Arc<Segments>>,
-    epochs: RwLock<Arc<[(LeaderEpoch, Offset)]>>,
+    epochs: RwLock<EpochHistory>,
     /// Touched by appends to transactions only.
     undecided: Mutex<Undecided>,
     start: AtomicI64,
@@ -101,34 +102,44 @@ pub(crate) struct Shared {
     /// Goes up after a truncation was published and before it touches a file. A reader that finds another value after
     /// its read than before may have read bytes of two histories, and reads again.
     generation: AtomicU64,
-    fence: OnceLock<Fence>,
+    /// Boxed, for most logs have none.
+    fence: OnceLock<Box<Fence>>,
     /// Held while files of the log are synced.
     syncing: Mutex<()>,
+    /// Held while side files of a segment are written, and by the writer while it takes segments away or makes one active
+    /// again: else a job could write an index of batches that were cut.
+    side_files: Mutex<()>,
 }
 
 impl Shared {
     pub(crate) fn new(
         segments: Segments,
-        epochs: &[(LeaderEpoch, Offset)],
+        epochs: EpochHistory,
         undecided: Undecided,
         (start, end): (Offset, Offset),
     ) -> Self {
         Self {
             segments: RwLock::new(Arc::new(segments)),
-            epochs: RwLock::new(epochs.into()),
+            epochs: RwLock::new(epochs),
             undecided: Mutex::new(undecided),
             start: AtomicI64::new(start.0),
             end: AtomicI64::new(end.0),
             flushed: AtomicI64::new(start.0),
             generation: AtomicU64::new(0),
             fence: OnceLock::new(),
-            syncing: Mutex::new(()),
+            syncing: Mutex::default(),
+            side_files: Mutex::default(),
         }
     }
 
     /// Waits for others that sync files of the log, and keeps them out.
     pub(crate) fn syncing(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for others that write side files of the log, and keeps them out.
+    pub(crate) fn writing_side_files(&self) -> MutexGuard<'_, ()> {
+        self.side_files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn segments(&self) -> Arc<Segments> {
@@ -145,12 +156,12 @@ impl Shared {
         *segments = Arc::new(change(&segments));
     }
 
-    pub(crate) fn epochs(&self) -> Arc<[(LeaderEpoch, Offset)]> {
+    pub(crate) fn epochs(&self) -> EpochHistory {
         self.epochs.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_epochs(&self, epochs: &[(LeaderEpoch, Offset)]) {
-        *self.epochs.write().unwrap_or_else(PoisonError::into_inner) = epochs.into();
+    pub(crate) fn set_epochs(&self, epochs: EpochHistory) {
+        *self.epochs.write().unwrap_or_else(PoisonError::into_inner) = epochs;
     }
 
     /// What holds the last stable offset back.
@@ -200,11 +211,11 @@ impl Shared {
 
     /// Closes the log to all calls, for the first reason given.
     pub(crate) fn close(&self, fence: Fence) {
-        let _ = self.fence.set(fence);
+        let _ = self.fence.set(Box::new(fence));
     }
 
     pub(crate) fn usable(&self) -> Result<(), Fence> {
-        self.fence.get().map_or(Ok(()), |fence| Err(fence.clone()))
+        self.fence.get().map_or(Ok(()), |fence| Err(Fence::clone(fence)))
     }
 }
 
@@ -252,9 +263,7 @@ impl LogReader {
 
     /// The epoch in which the record at `offset` was appended, [`LeaderEpoch::NONE`] if that is not known.
     pub fn epoch_of(&self, offset: Offset) -> LeaderEpoch {
-        let epochs = self.shared.epochs();
-        let after = epochs.partition_point(|(_, start)| *start <= offset);
-        after.checked_sub(1).and_then(|at| epochs.get(at)).map_or(LeaderEpoch::NONE, |(epoch, _)| *epoch)
+        self.shared.epochs().epoch_of(offset)
     }
 
     /// Reads batches from the one that holds `from`, or the first one after it, on.

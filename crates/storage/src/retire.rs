@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use crate::error::{FlushError, ReadError};
-use crate::flush::{JobControl, Syncer};
+use crate::flush::{JobControl, JobKind, Syncer};
 use crate::housekeeping::{Kind, Step};
 use crate::io::{IoContext, IoError};
-use crate::log::Log;
+use crate::log::{Active, Log};
 use crate::options::LogOptions;
 use crate::producers::ProducerSnapshot;
 use crate::retention::{self, Candidate};
@@ -19,7 +19,7 @@ use crate::segment::{Place, Segment};
 use crate::segments::Segments;
 use crate::snapshots;
 use crate::state_file::{LogState, StateFile};
-use crate::truncation::{SEGMENT_FILES, remove_index_files};
+use crate::truncation::{SEGMENT_FILES, reactivated, remove_index_files};
 use crate::{Offset, TimestampMs};
 
 /// Segments whose age one look reads at most: each may take a read of its index.
@@ -60,12 +60,15 @@ pub(crate) struct RetireJob {
     syncer: Syncer,
     control: Arc<JobControl>,
     segments: Arc<Segments>,
-    active: (Offset, u64),
+    active: Arc<Segment>,
+    active_len: u64,
+    /// The log is at rest: before anything goes, it takes up what writing needs.
+    is_at_rest: bool,
     start: Offset,
     end: Offset,
     high_watermark: Offset,
     now: TimestampMs,
-    options: LogOptions,
+    options: Arc<LogOptions>,
     may_read_ages: bool,
     /// Producers' states at the ends of segments, that are not in files yet.
     owed: Vec<(Offset, ProducerSnapshot)>,
@@ -86,6 +89,8 @@ pub(crate) struct RetireDone {
     found: Found,
     plan: Plan,
     was_clean: bool,
+    /// What writing needs, of a log that was at rest.
+    awake: Option<Active>,
     failed: Option<FlushError>,
 }
 
@@ -113,7 +118,8 @@ impl RetireJob {
     pub(crate) fn run(self) -> RetireDone {
         let mut found = Found::default();
         let listed: Vec<_> = self.segments.with_ends(self.end).collect();
-        let len = |segment: &Segment| if segment.base() == self.active.0 { self.active.1 } else { segment.len() };
+        let active = self.active.base();
+        let len = |segment: &Segment| if segment.base() == active { self.active_len } else { segment.len() };
         let candidates: Vec<_> =
             listed.iter().map(|(segment, end)| Candidate { end: *end, size_bytes: len(segment) }).collect();
         let sealed = candidates.split_last().map_or(&[][..], |(_, sealed)| sealed);
@@ -133,7 +139,16 @@ impl RetireJob {
             None => Plan::Stay,
         };
         let (mut was_clean, mut failed) = (false, found.failed.take().map(FlushError::Io));
-        if let Plan::Below(base) = plan {
+        let mut awake = None;
+        if self.is_at_rest && plan != Plan::Stay {
+            match reactivated(&self.place, &self.active, self.active_len, self.end, &self.options) {
+                Ok(active) => awake = Some(active),
+                Err(error) => (plan, failed) = (Plan::Stay, Some(FlushError::Io(error.into()))),
+            }
+        }
+        if let Plan::Below(base) = plan
+            && !self.is_at_rest
+        {
             let kept = self.keep_snapshot_at(base).map_err(FlushError::Io).and_then(|()| self.move_start(base));
             match kept {
                 Ok(Some(recorded_over_clean)) => was_clean = recorded_over_clean,
@@ -151,7 +166,7 @@ impl RetireJob {
         }
         let Self { control, end, records, segments, .. } = self;
         let seen = Arc::downgrade(&segments);
-        RetireDone { control, seen, sealed_bytes, end, records, found, plan, was_clean, failed }
+        RetireDone { control, seen, sealed_bytes, end, records, found, plan, was_clean, awake, failed }
     }
 
     /// The time a segment's age counts from: its largest timestamp. Without one, and where it lies in the future and
@@ -218,7 +233,7 @@ impl RetireJob {
             let _writing = self.control.writing();
             let recorded = self.record(base, Some(unclean))?;
             if recorded == Some(true) {
-                remove_index_files(&self.place, self.active.0)?;
+                remove_index_files(&self.place, self.active.base())?;
             }
             recorded
         };
@@ -328,9 +343,11 @@ impl Log {
             place: self.place.clone(),
             state: self.state.clone(),
             syncer: self.syncer(),
-            control: self.copy_control(),
+            control: self.job_control(JobKind::Long),
             segments,
-            active: (self.active.segment.base(), self.active.len),
+            active: self.active.segment.clone(),
+            active_len: self.active.len,
+            is_at_rest: self.active.writing.is_none(),
             start: self.start(),
             end: self.end(),
             high_watermark,
@@ -345,7 +362,7 @@ impl Log {
 
     /// Whether the oldest segment may go, as far as that can be told from memory. Retention takes it first, or none.
     fn may_retire(&self, segments: &Arc<Segments>, now: TimestampMs, high_watermark: Offset, may_read: bool) -> bool {
-        let (retiring, options, len) = (&self.retiring, &self.options, self.active.len);
+        let (retiring, options, len) = (&self.upkeep.retiring, &self.options, self.active.len);
         let mut listed = segments.with_ends(self.end());
         let Some((front, end)) = listed.next() else { return false };
         let is_last = listed.next().is_none();
@@ -375,16 +392,20 @@ impl Log {
 
     /// Ends a round of housekeeping: the next looks again.
     pub(crate) fn end_retire_round(&mut self) {
-        self.retiring.is_idle = false;
+        self.upkeep.retiring.is_idle = false;
     }
 
     /// Takes the segments out of the list that a look has found, unless the log has changed since.
     pub(crate) fn finish_retire(&mut self, done: RetireDone) -> Result<Option<Step>, FlushError> {
-        let RetireDone { control, seen, sealed_bytes, end, records, found, plan, was_clean, failed } = done;
+        let RetireDone { control, seen, sealed_bytes, end, records, found, plan, was_clean, awake, failed } = done;
         let is_void = control.lowest_end() < Offset::MAX || self.state_records != records;
-        self.retiring.is_idle = plan == Plan::Stay;
-        (self.retiring.seen, self.retiring.sealed_bytes, self.retiring.front_age) =
-            (seen, sealed_bytes, found.front_age);
+        let retiring = &mut self.upkeep.retiring;
+        retiring.is_idle = plan == Plan::Stay;
+        (retiring.seen, retiring.sealed_bytes, retiring.front_age) = (seen, sealed_bytes, found.front_age);
+        let was_at_rest = awake.is_some();
+        if let Some(awake) = awake {
+            self.active.take_up(awake);
+        }
         self.directory_changes += u64::from(was_clean);
         // What was found to go before something failed goes.
         if let Some(error) = failed.filter(|_| plan == Plan::Stay) {
@@ -397,6 +418,8 @@ impl Log {
         if !is_void {
             match plan {
                 Plan::Stay => {}
+                // The next look, which finds the same, keeps it from coming back.
+                Plan::Below(_) if was_at_rest => {}
                 Plan::Below(base) => self.leave_below(base),
                 Plan::Roll if self.end() == end && self.active.len > 0 => {
                     self.mark_dirty()?;
@@ -404,11 +427,12 @@ impl Log {
                     step = Some(Step::Rolled { base: end });
                 }
                 // Other work comes first where appends leave no gap.
-                Plan::Roll => self.retiring.is_idle = true,
+                Plan::Roll => self.upkeep.retiring.is_idle = true,
             }
         }
-        if let Some((base, timestamp)) = found.ahead.filter(|(base, _)| self.retiring.told_ahead != Some(*base)) {
-            self.retiring.told_ahead = Some(base);
+        let told_ahead = &mut self.upkeep.retiring.told_ahead;
+        if let Some((base, timestamp)) = found.ahead.filter(|(base, _)| *told_ahead != Some(*base)) {
+            *told_ahead = Some(base);
             step = Some(Step::TimestampAhead { base, timestamp });
         }
         Ok(step)
@@ -426,7 +450,7 @@ impl Log {
         self.shared.set_segments(kept);
         self.sealed.retain(|sealed| sealed.segment.base() >= base);
         retired.iter().for_each(|segment| segment.retire());
-        self.retiring.leaving = Some(Box::new(Leaving {
+        self.upkeep.retiring.leaving = Some(Box::new(Leaving {
             base,
             count: u32::try_from(retired.len()).unwrap_or(u32::MAX),
             bytes: retired.iter().map(|segment| segment.len()).sum(),
@@ -436,8 +460,8 @@ impl Log {
 
     /// Gives the files of segments that left the list other names, if that is not done.
     pub(crate) fn leave_job(&mut self, now: TimestampMs) -> Option<LeaveJob> {
-        let leaving = self.retiring.leaving.as_deref()?.clone();
-        Some(LeaveJob { place: self.place.clone(), control: self.copy_control(), leaving, now })
+        let leaving = self.upkeep.retiring.leaving.as_deref()?.clone();
+        Some(LeaveJob { place: self.place.clone(), control: self.job_control(JobKind::Long), leaving, now })
     }
 
     /// Has the files removed after the delay that have other names now.
@@ -448,9 +472,9 @@ impl Log {
         }
         self.directory_changes += 1;
         // Without any, the log was emptied meanwhile.
-        let Some(leaving) = self.retiring.leaving.take() else { return Ok(None) };
+        let Some(leaving) = self.upkeep.retiring.leaving.take() else { return Ok(None) };
         if done.is_err() || !rest.segments.is_empty() {
-            self.retiring.leaving = Some(Box::new(rest));
+            self.upkeep.retiring.leaving = Some(Box::new(rest));
             return Ok(done.map(|()| None)?);
         }
         let Leaving { count: segments, bytes, .. } = *leaving;
@@ -459,11 +483,11 @@ impl Log {
 
     /// The segments that left the list and whose files may have their names still, oldest first.
     pub(crate) fn leaving(&self) -> Vec<Arc<Segment>> {
-        self.retiring.leaving.iter().flat_map(|leaving| leaving.segments.iter().cloned()).collect()
+        self.upkeep.retiring.leaving.iter().flat_map(|leaving| leaving.segments.iter().cloned()).collect()
     }
 
     /// Their files are gone.
     pub(crate) fn forget_leaving(&mut self) {
-        self.retiring.leaving = None;
+        self.upkeep.retiring.leaving = None;
     }
 }

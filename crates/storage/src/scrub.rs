@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::batch::BatchHeader;
-use crate::epochs::EpochHistory;
 use crate::error::{FlushError, ReadError};
 use crate::housekeeping::Step;
 use crate::indexes::Indexes;
@@ -131,20 +130,21 @@ impl Log {
         if interval < 0 || !self.options.scrub_rate.allows(now) {
             return None;
         }
-        if self.scrubbing.reached.is_none() {
-            if self.scrubbing.began.is_some_and(|began| now.since(began) < interval) {
+        let scrubbing = &mut self.upkeep.scrubbing;
+        if scrubbing.reached.is_none() {
+            if scrubbing.began.is_some_and(|began| now.since(began) < interval) {
                 return None;
             }
-            self.scrubbing = Scrubbing { began: Some(now), reached: Some(Offset(i64::MIN)), within: None };
+            *scrubbing = Scrubbing { began: Some(now), reached: Some(Offset(i64::MIN)), within: None };
         }
-        let reached = self.scrubbing.reached?;
-        let within = self.scrubbing.within.take();
+        let reached = scrubbing.reached?;
+        let within = scrubbing.within.take();
         let segments = self.shared.segments();
         let next = segments.holding_with_next(reached).find(|(_, end)| *end > reached);
         // What is not synced is being read by the sync soon enough; the active segment is for a later pass.
         let next = next.filter(|(segment, end)| segment.base() < self.active.segment.base() && *end <= self.flushed());
         let Some((segment, end)) = next else {
-            self.scrubbing.reached = None;
+            self.upkeep.scrubbing.reached = None;
             return None;
         };
         let within = within.filter(|within| Arc::ptr_eq(&within.segment, segment));
@@ -164,11 +164,12 @@ impl Log {
 
     /// Takes note of a step that was run.
     pub(crate) fn finish_scrub(&mut self, done: ScrubDone) -> Result<Option<Step>, FlushError> {
-        if self.scrubbing.reached.is_some() {
+        let scrubbing = &mut self.upkeep.scrubbing;
+        if scrubbing.reached.is_some() {
             if done.progress.is_none() {
-                self.scrubbing.reached = Some(done.end);
+                scrubbing.reached = Some(done.end);
             }
-            self.scrubbing.within = done.progress;
+            scrubbing.within = done.progress;
         }
         let ScrubDone { base, bytes, damaged, mislabelled, indexes_rebuilt, failed, .. } = done;
         match failed {
@@ -239,7 +240,7 @@ impl ScrubJob {
         if self.is_new {
             self.progress.aborted = Some(AbortedBuilder::at(&self.place, &self.shared.segments(), segment.base())?);
         }
-        let epochs = EpochHistory::from_entries(self.shared.epochs().to_vec()).ok();
+        let epochs = self.shared.epochs();
         let start = self.progress.position;
         let mut survey = Survey::new(
             &*file,
@@ -247,7 +248,7 @@ impl ScrubJob {
                 position: start,
                 expected: self.progress.expected,
                 epoch: self.progress.epoch,
-                epochs: epochs.as_ref().map(|epochs| (epochs, self.end)),
+                epochs: Some((&epochs, self.end)),
                 verify_from: start,
                 ..Frame::whole(segment.base(), segment.len(), self.end)
             },

@@ -176,8 +176,16 @@ impl Segment {
         segment.inode.store(metadata.inode, Ordering::Relaxed);
         segment.len.store(metadata.len, Ordering::Release);
         segment.file.preset(Arc::new(ReadOnce::new(file, metadata.len)));
-        segment.file.admit(&segment.place.open_files);
         Ok(segment)
+    }
+
+    /// The same segment without anything that can be had from its files again. It has no damage.
+    pub(crate) fn at_rest(&self) -> Self {
+        let segment = Self::new(self.place.clone(), self.base, self.len());
+        segment.inode.store(self.inode.load(Ordering::Relaxed), Ordering::Relaxed);
+        segment.largest_timestamp.store(self.largest_timestamp.load(Ordering::Relaxed), Ordering::Relaxed);
+        segment.transactions.set_from(&self.transactions);
+        segment
     }
 
     /// Its files have their names.

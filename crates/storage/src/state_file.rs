@@ -118,7 +118,6 @@ impl LogState {
 /// The state file of one log. The writer and the jobs that sync for it share it.
 #[derive(Debug)]
 pub(crate) struct StateFile {
-    path: PathBuf,
     /// Open while it is written to, within the bound on open files: a mark is to cost one write.
     file: LazySlot,
     slots: Mutex<Slots>,
@@ -131,8 +130,8 @@ pub(crate) struct StateFile {
 struct Slots {
     exists: bool,
     sequence: u64,
-    next_fact: usize,
-    next_mark: usize,
+    next_fact: u8,
+    next_mark: u8,
     last: Option<LogState>,
     /// What was read may have been written by a process that died before its sync, and a mark is not synced.
     is_durable: bool,
@@ -173,7 +172,7 @@ impl StateFile {
             Err(error) => return Err(error).context("open", &path),
         }
         let says_unclean = AtomicBool::new(slots.last.is_some_and(|last| !last.clean));
-        Ok(Self { path, file: LazySlot::default(), slots: Mutex::new(slots), says_unclean })
+        Ok(Self { file: LazySlot::default(), slots: Mutex::new(slots), says_unclean })
     }
 
     /// What was last read or written.
@@ -263,9 +262,11 @@ impl StateFile {
                 replaced => return replaced,
             }
         }
-        let file = self.file(place).context("open", &self.path)?;
-        file.write_all_at(slot, (slots.next_fact * SLOT_BYTES) as u64).context("write", &self.path)?;
-        file.sync_data().context("sync", &self.path)?;
+        let path = path_in(place);
+        let file = self.file(place).context("open", &path)?;
+        let position = usize::from(slots.next_fact) * SLOT_BYTES;
+        file.write_all_at(slot, position as u64).context("write", &path)?;
+        file.sync_data().context("sync", &path)?;
         slots.next_fact = 1 - slots.next_fact;
         Ok(())
     }
@@ -274,11 +275,12 @@ impl StateFile {
     fn replace(&self, slots: &mut Slots, place: &Place, slot: &[u8; SLOT_BYTES]) -> Result<(), IoError> {
         let mut bytes = slot.to_vec();
         bytes.resize(SLOT_BYTES * SLOTS, 0);
-        let replaced = replace_file(&*place.fs, &self.path, &bytes);
+        let path = path_in(place);
+        let replaced = replace_file(&*place.fs, &path, &bytes);
         // Whichever file has the name by now.
         self.file.release();
         // Where it is the directory's sync that failed, this is the file that is written to from now on.
-        let has_name = |error: &IoError| error.is_failed_sync() && error.path != temporary_path(&self.path);
+        let has_name = |error: &IoError| error.is_failed_sync() && error.path != temporary_path(&path);
         if replaced.as_ref().err().is_none_or(has_name) {
             (slots.exists, slots.is_spoiled) = (true, false);
             (slots.next_fact, slots.next_mark) = (1, 0);
@@ -353,7 +355,7 @@ impl StateFile {
     /// Makes the file with this slot, for who opens the log next while the machine runs. Where a power cut takes it back,
     /// all that can be read is on the disk, and the file is empty or not there.
     fn create_unsynced(&self, slots: &mut Slots, place: &Place, slot: &[u8; SLOT_BYTES]) {
-        let created = place.fs.open(&self.path, OpenMode::CreateNew);
+        let created = place.fs.open(&path_in(place), OpenMode::CreateNew);
         if created.and_then(|file| file.write_all_at(slot, 0)).is_ok() {
             slots.exists = true;
             (slots.next_fact, slots.next_mark) = (1, 0);
@@ -375,8 +377,12 @@ impl StateFile {
     }
 
     fn file(&self, place: &Place) -> io::Result<Arc<dyn File>> {
-        self.file.get(&place.open_files, || place.fs.open(&self.path, OpenMode::ReadWrite))
+        self.file.get(&place.open_files, || place.fs.open(&path_in(place), OpenMode::ReadWrite))
     }
+}
+
+fn path_in(place: &Place) -> PathBuf {
+    place.dir.join(STATE_FILE)
 }
 
 impl Slots {
@@ -403,8 +409,8 @@ impl Slots {
         self.is_spoiled = !self.is_whole || self.had_sync_failed;
         // The next write of each kind goes to the slot that holds less.
         let [fact_0, fact_1, mark_0, mark_1] = sequences;
-        self.next_fact = usize::from(fact_0 > fact_1);
-        self.next_mark = usize::from(mark_0 > mark_1);
+        self.next_fact = u8::from(fact_0 > fact_1);
+        self.next_mark = u8::from(mark_0 > mark_1);
         Ok(())
     }
 
@@ -414,7 +420,7 @@ impl Slots {
         slot: &[u8; SLOT_BYTES],
         file: impl FnOnce() -> io::Result<Arc<dyn File>>,
     ) -> io::Result<Arc<dyn File>> {
-        let position = ((FACT_SLOTS + self.next_mark) * SLOT_BYTES) as u64;
+        let position = ((FACT_SLOTS + usize::from(self.next_mark)) * SLOT_BYTES) as u64;
         let file = file()?;
         file.write_all_at(slot, position)?;
         self.next_mark = 1 - self.next_mark;

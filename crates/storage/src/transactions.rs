@@ -24,19 +24,24 @@ use crate::segments::Segments;
 use crate::snapshots::{self, with_view};
 use crate::survey::{Frame, Step, Survey};
 
+/// First offset and marker of transactions that ended, both rising: of two where one begins no later and ends no earlier
+/// than the other, the other makes no difference.
+type Ended = VecDeque<(Offset, Offset)>;
+
 /// What holds the last stable offset back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Undecided {
     first_open: Option<Offset>,
-    /// First offset and marker of transactions that ended, both rising: of two where one begins no later and ends no
-    /// earlier than the other, the other makes no difference.
-    ended: VecDeque<(Offset, Offset)>,
+    ended: Option<Box<Ended>>,
+    /// Of transactions whose markers lie below this is no longer known where they began.
+    known_from: Offset,
 }
 
 impl Undecided {
-    /// What is known where a log is opened.
-    pub(crate) fn new(first_open: Option<Offset>, ended: &[CompletedTransaction]) -> Self {
-        let mut undecided = Self { first_open, ended: VecDeque::new() };
+    /// What is known where a log is opened that ends at `end`: of the transactions below where the open ones began, and those
+    /// that ended in the batches that were read.
+    pub(crate) fn new(first_open: Option<Offset>, ended: &[CompletedTransaction], end: Offset) -> Self {
+        let mut undecided = Self { first_open, ended: None, known_from: end };
         ended.iter().for_each(|ended| undecided.end(ended));
         undecided
     }
@@ -48,31 +53,45 @@ impl Undecided {
 
     /// Takes note of a transaction that ended.
     pub(crate) fn end(&mut self, completed: &CompletedTransaction) {
-        while self.ended.back().is_some_and(|(first, _)| *first >= completed.first) {
-            self.ended.pop_back();
+        let ended = self.ended.get_or_insert_default();
+        while ended.back().is_some_and(|(first, _)| *first >= completed.first) {
+            ended.pop_back();
         }
-        self.ended.push_back((completed.first, completed.last));
+        ended.push_back((completed.first, completed.last));
     }
 
     /// Forgets transactions whose markers are replicated: nothing will cut them off.
     pub(crate) fn release(&mut self, high_watermark: Offset) {
-        while self.ended.front().is_some_and(|(_, marker)| *marker < high_watermark) {
-            self.ended.pop_front();
+        if let Some(ended) = &mut self.ended {
+            while ended.front().is_some_and(|(_, marker)| *marker < high_watermark) {
+                ended.pop_front();
+            }
         }
+        self.known_from = self.known_from.max(high_watermark);
     }
 
     /// The log was cut: transactions whose markers went are open again, or gone as well.
     pub(crate) fn truncate(&mut self, end: Offset, first_open: Option<Offset>) {
-        while self.ended.back().is_some_and(|(_, marker)| *marker >= end) {
-            self.ended.pop_back();
+        if let Some(ended) = &mut self.ended {
+            while ended.back().is_some_and(|(_, marker)| *marker >= end) {
+                ended.pop_back();
+            }
         }
         self.first_open = first_open;
+        self.known_from = self.known_from.min(end);
+    }
+
+    /// Below this it is no longer known where transactions began that have ended.
+    pub(crate) fn known_from(&self) -> Offset {
+        self.known_from
     }
 
     /// The first offset of a transaction that is open or whose marker does not lie below the high watermark.
     pub(crate) fn first_unstable(&self, high_watermark: Offset) -> Option<Offset> {
-        let decided = self.ended.partition_point(|(_, marker)| *marker < high_watermark);
-        let ended = self.ended.get(decided).map(|(first, _)| *first);
+        let ended = self.ended.as_deref().and_then(|ended| {
+            let decided = ended.partition_point(|(_, marker)| *marker < high_watermark);
+            ended.get(decided).map(|(first, _)| *first)
+        });
         [self.first_open, ended].into_iter().flatten().min()
     }
 }

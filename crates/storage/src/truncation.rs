@@ -1,6 +1,6 @@
 //! Taking records off either end of the log, in an order that a crash at any point survives.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::Offset;
 use crate::epochs::EpochHistory;
@@ -99,22 +99,19 @@ impl Log {
         }
         // From the look at who else has the file to its change, or a copy of the log could begin in between. And a job
         // could write an index of batches that were cut.
-        let side_files = self.side_files.clone();
-        let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.shared.clone();
+        let _writing = shared.writing_side_files();
         let own = segment.with_own_file(position)?;
         let mut active = reactivated(&self.place, &segment, position, kept_end, &self.options)?;
         active.segment = own.clone().unwrap_or(active.segment);
-        let indexes = active.indexes.indexes().clone();
         let end_before = segments.end_of(&segment, from);
         let mut aborted = segment.aborted(&segments, end_before)?;
         aborted.retain(|transaction| transaction.last_offset < kept_end);
         let (mut kept, removed) = segments.split_below(segment.base().next());
         let bytes = segment.len() - position + removed.all().map(|segment| segment.len()).sum::<u64>();
 
-        let mark = self.state.last().and_then(|state| state.mark).map(|known| {
-            let kept = active.mark(kept_end);
-            if known.offset > kept.offset { kept } else { known }
-        });
+        let marks = self.state.last().and_then(|state| state.mark).zip(active.mark(kept_end));
+        let mark = marks.map(|(known, kept)| if known.offset > kept.offset { kept } else { known });
         self.lower_jobs(kept_end);
         self.record_state(self.start(), self.recovery_point.min(kept_end), mark)?;
         let done = self.half_done_closes(|log| {
@@ -124,12 +121,12 @@ impl Log {
                 kept.push(own.clone());
             }
             let segment = own.as_ref().unwrap_or(&segment);
-            segment.set_indexes(Indexes::Memory(indexes));
+            active.share_indexes();
             segment.transactions().set(aborted);
             log.shared.set_segments(Segments::new(&kept));
             log.active = active;
             log.sealed.retain(|sealed| sealed.segment.base() < segment.base());
-            segment.publish(position, log.active.indexes.largest_timestamp());
+            log.active.publish();
             log.shared.set_end(kept_end);
             log.shared.next_generation();
             segment.known_damage().cut(position);
@@ -233,7 +230,7 @@ impl Log {
         // offsets again nor brings records back that were below the start.
         self.lower_jobs(Offset(i64::MIN));
         // Whatever job is giving files other names sees that before it touches another.
-        drop(self.side_files.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.shared.writing_side_files());
         self.record_state(self.start().max(start), self.recovery_point.min(base), None)?;
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
         // A full disk refuses the file here, where nothing has gone yet. One of this name makes room for it when it goes.
@@ -243,10 +240,10 @@ impl Log {
             return Err(error.into());
         }
         let done = self.half_done_closes(|log| {
-            let side_files = log.side_files.clone();
-            let _writing = side_files.lock().unwrap_or_else(PoisonError::into_inner);
+            let shared = log.shared.clone();
+            let _writing = shared.writing_side_files();
             log.lower_marks(Offset(i64::MIN));
-            log.active = Active::new(segment.clone(), &log.options);
+            log.active = Active::empty(segment.clone(), &log.options);
             log.sealed.clear();
             log.shared.set_segments(Segments::new(std::slice::from_ref(&segment)));
             log.shared.set_start(start);
@@ -271,8 +268,7 @@ impl Log {
             log.producers = ProducerTable::new(log.options.max_producer_ids);
             log.shared.undecided().truncate(Offset::ZERO, None);
             log.recovery_point = base;
-            let mark = Some(log.active.mark(base));
-            log.record_state(start, base, mark)?;
+            log.record_state(start, base, log.active.mark(base))?;
             Ok(())
         });
         done?;
@@ -310,7 +306,7 @@ impl Log {
     /// What jobs under way sync from `end` on counts for nothing. Before the lowered mark is recorded: none of them may
     /// raise it again.
     fn lower_jobs(&self, end: Offset) {
-        for job in self.jobs.iter().chain(&self.copies).filter_map(std::sync::Weak::upgrade) {
+        for job in self.jobs.iter().filter_map(std::sync::Weak::upgrade) {
             job.lower(end);
         }
     }
@@ -318,7 +314,8 @@ impl Log {
     /// Nothing from `end` on counts as flushed any more, by this log or by a job under way.
     fn lower_marks(&mut self, end: Offset) {
         self.lower_jobs(end);
-        self.compactor.lower(end);
+        self.cleaner_offset = self.cleaner_offset.min(end.max(Offset::ZERO));
+        self.upkeep.compactor.lower(end);
         self.recovery_point = self.recovery_point.min(end.max(Offset::ZERO));
         self.shared.set_flushed(self.shared.flushed().min(end.max(Offset::ZERO)));
     }
@@ -338,7 +335,7 @@ fn has_entries_from(producers: &ProducerTable, end: Offset) -> bool {
 }
 
 /// A segment's writing side, as of a cut at `position`.
-fn reactivated(
+pub(crate) fn reactivated(
     place: &Place,
     segment: &Arc<Segment>,
     position: u64,
@@ -403,7 +400,7 @@ pub(crate) fn resume(
         file.read_full_at(header, last.position).context("read", &segment.path())?;
     }
     let segment = segment.clone();
-    Ok(Active { segment, indexes: writer, len, last, file: None, zeros: None, first_timestamp, since: None })
+    Ok(Active::new(segment, len, writer, last, first_timestamp))
 }
 
 impl From<ReadError> for TruncateError {

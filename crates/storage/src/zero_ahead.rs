@@ -136,23 +136,26 @@ impl Log {
         }
         let len = self.active.len;
         let target = len.saturating_add(ahead).min(u64::from(self.options.segment_bytes));
-        let upto = self.active.zeros.as_ref().map_or(len, ZeroAhead::upto).max(len);
+        let segment = &self.active.segment;
+        let writing = self.active.writing.as_deref_mut()?;
+        let upto = writing.zeros.as_ref().map_or(len, ZeroAhead::upto).max(len);
         // Not for less than a step, or half of all where that is less: each costs a sync.
         if upto + STEP_BYTES.min(ahead / 2).max(1) > target {
             return None;
         }
         // In-place, and so only in a file that is this log's alone, which an append has seen to that opened it.
-        let file = self.active.file.clone()?;
-        let zeros = self.active.zeros.get_or_insert_with(|| ZeroAhead::new(len));
-        let filled = zeros.filled.clone();
+        let file = writing.file.clone()?;
+        let zeros = writing.zeros.get_or_insert_with(|| ZeroAhead::new(len));
+        let (segment, filled) = (segment.clone(), zeros.filled.clone());
         let target = target.min(upto + STEP_BYTES);
-        Some(ZeroJob { syncer: self.syncer(), segment: self.active.segment.clone(), file, filled, target })
+        Some(ZeroJob { syncer: self.syncer(), segment, file, filled, target })
     }
 
     /// Takes the zeros off that lie ahead of the end, and ends the writing of them. `false` if there were none.
     pub(crate) fn trim_zeros(&mut self) -> Result<bool, IoError> {
-        let Some(zeros) = self.active.zeros.take() else { return Ok(false) };
-        let Active { segment, len, .. } = &self.active;
+        let Active { segment, len, writing, .. } = &mut self.active;
+        let Some(writing) = writing else { return Ok(false) };
+        let Some(zeros) = writing.zeros.take() else { return Ok(false) };
         let upto = zeros.retire();
         if upto <= *len {
             return Ok(false);
@@ -160,7 +163,7 @@ impl Log {
         let cut = segment.file().and_then(|file| file.set_len(*len).context("cut", &segment.path()));
         if let Err(error) = cut {
             // They are still there, for the next try.
-            self.active.zeros = Some(ZeroAhead::new(upto));
+            writing.zeros = Some(ZeroAhead::new(upto));
             return Err(error);
         }
         Ok(true)

@@ -1,4 +1,4 @@
-//! What a log costs that nobody uses: two kilobytes, a little more for each segment, and no descriptor.
+//! What a log costs that nobody uses: a kilobyte and its path, a little more for each segment, and no descriptor.
 
 mod support;
 
@@ -18,7 +18,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 const LOGS: usize = 1000;
 
-fn open_in(directory: &Path, options: &LogOptions) -> Log {
+/// What a log at rest with one segment may take.
+const LOG_BYTES: usize = 1120;
+
+fn open_in(directory: &Path, options: &Arc<LogOptions>) -> Log {
     Log::open_with(Arc::new(OsFs), directory, options.clone(), OpenHints::default()).unwrap().0
 }
 
@@ -26,11 +29,12 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Bytes that each of a thousand logs takes, opened after a clean close with so many segments.
-fn bytes_a_log(segments: usize) -> usize {
+/// Bytes that each of a thousand logs takes, opened after a clean close with so many segments, once it
+/// was `used`; its path is not counted.
+fn bytes_a_log(segments: usize, used: impl Fn(&mut Log)) -> usize {
     let _alone = ALONE.lock().unwrap();
     let root = tempfile::tempdir().unwrap();
-    let options = LogOptions { segment_bytes: 300, ..LogOptions::default() };
+    let options = Arc::new(LogOptions { segment_bytes: 300, ..LogOptions::default() });
     let template = root.path().join("template");
     std::fs::create_dir(&template).unwrap();
     let mut log = open_in(&template, &options);
@@ -49,12 +53,14 @@ fn bytes_a_log(segments: usize) -> usize {
     let mut logs = Vec::with_capacity(LOGS);
     let (memory, open) = (MEMORY.current_usage(), descriptors());
     for path in &paths {
-        let log = open_in(path, &options);
+        let mut log = open_in(path, &options);
         assert_eq!(log.segments().len(), segments.max(1));
+        used(&mut log);
         logs.push(log);
     }
     assert_eq!(descriptors(), open, "a log at rest has no file open");
-    let bytes = (MEMORY.current_usage() - memory) / LOGS + size_of::<Log>();
+    let path_bytes = paths[0].as_os_str().len();
+    let bytes = (MEMORY.current_usage() - memory) / LOGS + size_of::<Log>() - path_bytes;
     println!("{segments} segments: {bytes} bytes a log, {} of them the handle", size_of::<Log>());
     // They are logs, all the same.
     let records: usize = logs.iter().take(10).map(|log| contents(&log.reader()).len()).sum();
@@ -63,15 +69,24 @@ fn bytes_a_log(segments: usize) -> usize {
 }
 
 #[test]
-fn an_idle_log_costs_two_kilobytes() {
+fn an_idle_log_costs_a_kilobyte() {
     for segments in [0, 1] {
-        let bytes = bytes_a_log(segments);
-        assert!(bytes < 2200, "{bytes} bytes");
+        let bytes = bytes_a_log(segments, |_| ());
+        assert!(bytes < LOG_BYTES, "{bytes} bytes");
     }
 }
 
 #[test]
+fn what_housekeeping_remembers_costs_a_quarter_more() {
+    let bytes = bytes_a_log(1, |log| {
+        let limits = WorkLimits::new(log.end());
+        while log.housekeeping().step(TimestampMs(1), &limits).unwrap().is_some() {}
+    });
+    assert!(bytes < LOG_BYTES + 240, "{bytes} bytes");
+}
+
+#[test]
 fn nine_more_segments_cost_little_more() {
-    let bytes = bytes_a_log(10);
-    assert!(bytes < 2200 + 9 * 200, "{bytes} bytes");
+    let bytes = bytes_a_log(10, |_| ());
+    assert!(bytes < LOG_BYTES + 9 * 180, "{bytes} bytes");
 }

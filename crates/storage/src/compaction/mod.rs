@@ -29,21 +29,23 @@ mod run;
 mod swap;
 mod transactions;
 
+use std::sync::Arc;
+
 use filter::LastBatches;
 pub use options::{CompactionMemory, CompactionOptions};
 use run::{Begin, Look, Progress, Run};
 
 use crate::error::FlushError;
+use crate::flush::JobKind;
 use crate::housekeeping::Step;
 use crate::io::IoError;
 use crate::log::Log;
+use crate::options::LogOptions;
 use crate::{Offset, TimestampMs};
 
 /// What a log knows about its compaction.
 #[derive(Debug, Default)]
 pub(crate) struct Compactor {
-    /// Everything below is compacted.
-    cleaner_offset: Offset,
     /// A pass has ended below this, for want of memory.
     unfinished_below: Offset,
     /// The compaction under way, between two pieces of it.
@@ -52,13 +54,12 @@ pub(crate) struct Compactor {
     not_before: Option<TimestampMs>,
     /// What the last look at it found too little to do in.
     idle: Option<Box<Idle>>,
-    /// Of transactions whose markers lie below this is no longer known where they began.
-    decided_below: Offset,
 }
 
 /// What a look found nothing to do in: there is no other before something has changed.
 #[derive(Debug)]
 struct Idle {
+    log_options: Arc<LogOptions>,
     first_dirty: Offset,
     limit: Offset,
     ends: IdleEnds,
@@ -104,29 +105,17 @@ impl Piece {
 }
 
 impl Compactor {
-    /// Of a log that was opened: where the transactions below its end began is known of the open ones only.
-    pub(crate) fn new(cleaner_offset: Offset, end: Offset) -> Self {
-        Self { cleaner_offset, decided_below: end, ..Self::default() }
-    }
-
     /// What is compacted now ends at `end` at the latest.
     pub(crate) fn lower(&mut self, end: Offset) {
-        self.cleaner_offset = self.cleaner_offset.min(end.max(Offset::ZERO));
         self.unfinished_below = self.unfinished_below.min(end);
-        self.decided_below = self.decided_below.min(end);
         (self.run, self.idle) = (None, None);
     }
 }
 
 impl Log {
-    /// The rules of compaction may be others from now on.
-    pub(crate) fn forget_idle_compaction(&mut self) {
-        self.compactor.idle = None;
-    }
-
     /// Everything below is compacted (Kafka's first dirty offset); the log start if nothing is.
     pub fn cleaner_offset(&self) -> Offset {
-        let known = self.compactor.cleaner_offset;
+        let known = self.cleaner_offset;
         if known < self.start() || known > self.end() { self.start() } else { known }
     }
 
@@ -137,22 +126,23 @@ impl Log {
         let waits = self.options.compaction.is_some();
         let decided = if waits { high_watermark.min(self.flushed()) } else { high_watermark.min(self.end()) };
         self.shared.undecided().release(decided);
-        self.compactor.decided_below = self.compactor.decided_below.max(decided);
     }
 
     /// The next piece of compaction that is due. Which segments there are to compact is for the first piece to find out: no
     /// list is gone through here.
     pub(crate) fn compaction_piece(&mut self, now: TimestampMs, high_watermark: Offset) -> Option<Piece> {
+        let compactor = &mut self.upkeep.compactor;
         let Some(options) = self.options.compaction.clone() else {
-            self.compactor.run = None;
+            compactor.run = None;
             return None;
         };
-        if let Some(run) = self.compactor.run.take() {
+        if let Some(run) = compactor.run.take() {
             return Some(Piece { run, now });
         }
         // What a marker that a power cut or another leader may take has decided is not decided.
         let decided = high_watermark.min(self.flushed());
-        if self.compactor.not_before.is_some_and(|due| now < due) || decided < self.compactor.decided_below {
+        let not_before = self.upkeep.compactor.not_before;
+        if not_before.is_some_and(|due| now < due) || decided < self.shared.undecided().known_from() {
             return None;
         }
         let first_dirty = self.cleaner_offset();
@@ -160,14 +150,18 @@ impl Log {
         let durable = self.sealed.first().map_or(self.recovery_point, |sealed| sealed.segment.base());
         let stable = self.last_stable_offset(decided);
         let limit = stable.min(durable).min(self.recovery_point).min(self.active.segment.base());
-        let is_idle = |idle: &Idle| (idle.first_dirty, idle.limit) == (first_dirty, limit) && idle.lasts(now, &options);
-        if limit <= first_dirty || self.compactor.idle.as_deref().is_some_and(is_idle) {
+        let is_idle = |idle: &Idle| {
+            Arc::ptr_eq(&idle.log_options, &self.options)
+                && (idle.first_dirty, idle.limit) == (first_dirty, limit)
+                && idle.lasts(now, &options)
+        };
+        if limit <= first_dirty || self.upkeep.compactor.idle.as_deref().is_some_and(is_idle) {
             return None;
         }
         let begin = Begin {
             place: self.place.clone(),
             shared: self.shared.clone(),
-            control: self.copy_control(),
+            control: self.job_control(JobKind::Long),
             log_options: self.options.clone(),
             options,
             now,
@@ -177,7 +171,7 @@ impl Log {
                 end: self.end(),
                 first_dirty,
                 limit,
-                forced: self.compactor.unfinished_below > first_dirty,
+                forced: self.upkeep.compactor.unfinished_below > first_dirty,
             },
             decided,
         };
@@ -197,24 +191,25 @@ impl Log {
         match progress {
             Ok(Progress::Idle { first_dirty, limit, memory_wanted }) => {
                 let ends = memory_wanted.map_or_else(|| IdleEnds::At(now.after(backoff_ms)), IdleEnds::WithMemory);
-                self.compactor.idle = Some(Box::new(Idle { first_dirty, limit, ends }));
+                let log_options = self.options.clone();
+                self.upkeep.compactor.idle = Some(Box::new(Idle { log_options, first_dirty, limit, ends }));
                 Ok(None)
             }
             Ok(Progress::Superseded) => {
-                self.compactor.not_before = not_before;
+                self.upkeep.compactor.not_before = not_before;
                 Ok(None)
             }
             Ok(_) if run.is_void() => {
-                self.compactor.not_before = not_before;
+                self.upkeep.compactor.not_before = not_before;
                 Ok(None)
             }
             Ok(Progress::Going) => {
-                self.compactor.run = Some(run);
+                self.upkeep.compactor.run = Some(run);
                 Ok(Some(Step::Compacting))
             }
             Ok(Progress::Finished { upto, limit, totals }) => {
-                self.compactor.cleaner_offset = upto;
-                self.compactor.unfinished_below = limit;
+                self.cleaner_offset = upto;
+                self.upkeep.compactor.unfinished_below = limit;
                 Ok(Some(Step::Compacted {
                     cleaner_offset: upto,
                     bytes_before: totals.bytes_before,
@@ -223,7 +218,7 @@ impl Log {
                 }))
             }
             Err(error) => {
-                self.compactor.not_before = not_before;
+                self.upkeep.compactor.not_before = not_before;
                 Err(error.into())
             }
         }

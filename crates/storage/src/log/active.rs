@@ -43,42 +43,100 @@ impl LastBatch {
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) segment: Arc<Segment>,
-    pub(crate) indexes: IndexWriter,
     pub(crate) len: u64,
+    /// When it was first seen by a call that tells the time; it ages by this if its first batch has no timestamp.
+    pub(crate) since: Option<TimestampMs>,
+    /// Not there while the log is at rest: it was opened after a clean close and not changed since, and all that writing
+    /// needs is in files. A log that is marked as not closed well has it.
+    pub(crate) writing: Option<Box<Writing>>,
+}
+
+/// What it takes to write to a segment.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(crate) indexes: IndexWriter,
     pub(crate) last: LastBatch,
-    /// Its file, from the first append after a sync to the sync of the last.
+    /// The segment's file, from the first append after a sync to the sync of the last.
     pub(crate) file: Option<Arc<dyn File>>,
     /// Zeros behind its end, if there are or may be some.
     pub(crate) zeros: Option<ZeroAhead>,
     /// The largest timestamp of its first batch, by which it ages.
     pub(crate) first_timestamp: Option<TimestampMs>,
-    /// When it was first seen by a call that tells the time; it ages by this if its first batch has no timestamp.
-    pub(crate) since: Option<TimestampMs>,
 }
 
 impl Active {
-    pub(crate) fn new(segment: Arc<Segment>, options: &LogOptions) -> Self {
+    /// Of a segment of `len` bytes, with these indexes.
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        len: u64,
+        indexes: IndexWriter,
+        last: LastBatch,
+        first_timestamp: Option<TimestampMs>,
+    ) -> Self {
+        let writing = Writing { indexes, last, file: None, zeros: None, first_timestamp };
+        Self { segment, len, since: None, writing: Some(Box::new(writing)) }
+    }
+
+    /// Of a segment without batches.
+    pub(crate) fn empty(segment: Arc<Segment>, options: &LogOptions) -> Self {
         let indexes = IndexWriter::new(segment.base(), options.index_interval_bytes);
         segment.set_indexes(Indexes::Memory(indexes.indexes().clone()));
         segment.transactions().set(Vec::new());
         segment.publish(0, TimestampMs::NONE);
-        let last = LastBatch::none(0);
-        Self { segment, indexes, len: 0, last, file: None, zeros: None, first_timestamp: None, since: None }
+        Self::new(segment, 0, indexes, LastBatch::none(0), None)
     }
 
-    /// The flush mark once everything up to the end of the log is synced.
-    pub(crate) fn mark(&self, end: Offset) -> FlushMark {
-        FlushMark {
-            segment_base: self.segment.base(),
-            batch_position: self.last.position,
-            position: self.len,
-            // A segment that begins behind a gap begins above the end, until it has a batch.
-            offset: end.max(self.segment.base()),
-            header: self.last.header,
+    /// The same at rest, if that is all in its files.
+    pub(crate) fn at_rest(&self) -> Self {
+        Self { segment: Arc::new(self.segment.at_rest()), len: self.len, since: self.since, writing: None }
+    }
+
+    /// Takes up what writing needs, as it was read of the segment, unless it has something newer.
+    pub(crate) fn take_up(&mut self, awake: Self) {
+        if self.writing.is_none() {
+            self.writing = awake.writing;
+            self.share_indexes();
+            self.publish();
         }
     }
 
-    pub(super) fn publish(&self) {
-        self.segment.publish(self.len, self.indexes.largest_timestamp());
+    /// What it takes to write to it, of a log that is not at rest.
+    pub(crate) fn writing(&mut self) -> &mut Writing {
+        match &mut self.writing {
+            Some(writing) => writing,
+            None => unreachable!("a log is woken before its first change"),
+        }
+    }
+
+    /// The flush mark once everything up to the end of the log is synced; not of a log at rest.
+    pub(crate) fn mark(&self, end: Offset) -> Option<FlushMark> {
+        let Writing { last, .. } = self.writing.as_deref()?;
+        Some(FlushMark {
+            segment_base: self.segment.base(),
+            batch_position: last.position,
+            position: self.len,
+            // A segment that begins behind a gap begins above the end, until it has a batch.
+            offset: end.max(self.segment.base()),
+            header: last.header,
+        })
+    }
+
+    /// Its file with the segment, while there are unsynced writes in it.
+    pub(crate) fn open_file(&self) -> Option<(Arc<Segment>, Arc<dyn File>)> {
+        Some((self.segment.clone(), self.writing.as_deref()?.file.clone()?))
+    }
+
+    /// Has readers use its indexes.
+    pub(crate) fn share_indexes(&self) {
+        if let Some(writing) = &self.writing {
+            self.segment.set_indexes(Indexes::Memory(writing.indexes.indexes().clone()));
+        }
+    }
+
+    /// Has readers see up to its length.
+    pub(crate) fn publish(&self) {
+        if let Some(writing) = &self.writing {
+            self.segment.publish(self.len, writing.indexes.largest_timestamp());
+        }
     }
 }

@@ -7,7 +7,6 @@ use crate::batch::{BatchHeader, BatchView, HEADER_BYTES, TimestampType};
 use crate::check::CheckedBatch;
 use crate::error::{AppendError, Fence};
 use crate::fs::File;
-use crate::indexes::Indexes;
 use crate::io::{FileExt, IoError};
 use crate::markers::TransactionMarker;
 use crate::producers::Sequence;
@@ -145,13 +144,14 @@ impl Log {
 
     /// Writes at the end of the active segment. After an error nothing of it is left, or the log is closed.
     pub(super) fn write(&mut self, slices: &mut [IoSlice<'_>], bytes: u64) -> Result<(), AppendError> {
-        let file = match &self.active.file {
+        let file = match &self.active.writing().file {
             Some(file) => file.clone(),
             None => self.open_active()?,
         };
         let position = self.active.len;
+        let writing = self.active.writing();
         let mut write = || file.write_all_vectored_at(slices, position);
-        let written = match &self.active.zeros {
+        let written = match &writing.zeros {
             Some(zeros) => zeros.write(position + bytes, write),
             None => write(),
         };
@@ -159,8 +159,8 @@ impl Log {
             self.active.len += bytes;
             return Ok(());
         };
+        writing.zeros = None;
         let error = IoError { verb: "write", path: self.active.segment.path(), source };
-        self.active.zeros = None;
         if let Err(left) = file.set_len(position) {
             let fence = Fence::HalfDone(format!("{error}, and the file could not be cut back: {left}"));
             self.shared.close(fence.clone());
@@ -177,23 +177,25 @@ impl Log {
     /// behind it are gone may be part of a copy of the log.
     fn open_active(&mut self) -> Result<Arc<dyn File>, IoError> {
         if let Some(own) = self.active.segment.with_own_file(self.active.len)? {
-            own.set_indexes(Indexes::Memory(self.active.indexes.indexes().clone()));
-            own.publish(self.active.len, self.active.indexes.largest_timestamp());
-            self.shared.update_segments(|segments| segments.with_last(own.clone()));
             self.active.segment = own.clone();
-            self.active.zeros = None;
+            self.active.share_indexes();
+            self.active.publish();
+            self.shared.update_segments(|segments| segments.with_last(own.clone()));
+            self.active.writing().zeros = None;
             self.directory_changes += 1;
             own.take_name().inspect_err(|error| self.shared.close(Fence::HalfDone(error.to_string())))?;
         }
-        Ok(self.active.file.insert(self.active.segment.file()?).clone())
+        let file = self.active.segment.file()?;
+        Ok(self.active.writing().file.insert(file).clone())
     }
 
     /// Takes a batch that was written into indexes and ages.
     pub(super) fn admit(&mut self, position: u64, bytes: &[u8], header: &BatchHeader, now: TimestampMs) {
-        self.active.last = LastBatch::of(position, bytes, header);
-        self.active.indexes.add(position, header);
+        let writing = self.active.writing();
+        writing.last = LastBatch::of(position, bytes, header);
+        writing.indexes.add(position, header);
         if position == 0 {
-            self.active.first_timestamp = Some(header.max_timestamp());
+            writing.first_timestamp = Some(header.max_timestamp());
         }
         self.active.since.get_or_insert(now);
     }

@@ -9,7 +9,7 @@ use crate::io::IoError;
 use crate::segment::Segment;
 use crate::{Offset, TimestampMs};
 
-use super::{Active, Log};
+use super::{Active, Log, Writing};
 
 impl Log {
     /// Kafka's conditions (`LogSegment.shouldRoll`), for a batch that would follow `pending` bytes behind the segment.
@@ -27,13 +27,15 @@ impl Log {
         }
         let occupied = active.len.saturating_add(pending);
         let fits = occupied.saturating_add(bytes) <= u64::from(self.options.segment_bytes);
-        occupied > 0 && (!fits || self.is_old(now, timestamp) || active.indexes.indexes().is_full(&self.options))
+        let is_full = |writing: &Writing| writing.indexes.indexes().is_full(&self.options);
+        occupied > 0 && (!fits || self.is_old(now, timestamp) || active.writing.as_deref().is_some_and(is_full))
     }
 
     /// Whether the active segment is too old for a record of this time: by its first record's time, or by the clock.
     fn is_old(&self, now: TimestampMs, timestamp: TimestampMs) -> bool {
         let limit = self.segment_ms();
-        let age = match self.active.first_timestamp.filter(|first| first.0 >= 0) {
+        let first = self.active.writing.as_deref().and_then(|writing| writing.first_timestamp);
+        let age = match first.filter(|first| first.0 >= 0) {
             Some(first) => timestamp.since(first),
             None => self.active.since.map_or(0, |since| now.since(since)),
         };
@@ -85,27 +87,29 @@ impl Log {
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
         segment.create_file()?;
         self.directory_changes += 1;
-        let mut next = Active::new(segment.clone(), &self.options);
+        let mut next = Active::empty(segment.clone(), &self.options);
         // Nobody else has it: neither the first append nor zeros ahead of it need look.
-        next.file = Some(segment.file()?);
+        next.writing().file = Some(segment.file()?);
         if self.active.len == 0 {
             // An empty segment is replaced, not kept: two segments would begin at offsets with nothing between them.
             let old = std::mem::replace(&mut self.active, next);
             self.shared.update_segments(|segments| segments.with_last(segment));
             return self.place.remove(&old.segment.path());
         }
-        let file = match &self.active.file {
+        let file = match &self.active.writing().file {
             Some(file) => file.clone(),
             None => self.active.segment.file()?,
         };
-        self.active.indexes.finish();
+        let indexes = &self.active.writing().indexes;
+        indexes.finish();
+        let indexes = indexes.indexes().clone();
         let old = std::mem::replace(&mut self.active, next);
         let old_aborted = old.segment.transactions().in_memory();
         self.sealed.push(Sealed {
             segment: old.segment,
             file: Some(file),
             end: base,
-            indexes: Some(old.indexes.indexes().clone()),
+            indexes: Some(indexes),
             aborted: old_aborted,
             snapshot: Some(self.producers.snapshot()),
         });

@@ -2,7 +2,7 @@
 //!
 //! A roll takes the state of all producers as it is then, and what writes the snapshot from it is not to be waited for.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::ProducerState;
 
@@ -15,11 +15,21 @@ const CHUNKS_LOOKED_AT: usize = 16;
 type Chunk = Vec<(i64, ProducerState)>;
 
 /// The states of producers by rising id.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct ById {
     /// By rising ids, none of them empty. All ids of a chunk are at or above the number beside it, and below the next one's.
-    chunks: Arc<Vec<(i64, Arc<Chunk>)>>,
+    chunks: Arc<Chunks>,
     len: usize,
+}
+
+type Chunks = Vec<(i64, Arc<Chunk>)>;
+
+impl Default for ById {
+    /// Most logs know of no producer, and share that.
+    fn default() -> Self {
+        static NONE: LazyLock<Arc<Chunks>> = LazyLock::new(Arc::default);
+        Self { chunks: NONE.clone(), len: 0 }
+    }
 }
 
 impl ById {

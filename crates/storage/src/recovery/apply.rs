@@ -1,22 +1,20 @@
 //! Carrying out what an examined log needs, in an order that a crash at any point survives.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, Weak};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::aside::SideFiles;
 use super::examine::Examined;
 use super::plan::Repair;
 use super::report::RecoveryReport;
 use super::unread;
-use crate::compaction::Compactor;
 use crate::error::OpenError;
 use crate::flush::Sealed;
 use crate::indexes::{IndexWriter, Indexes};
 use crate::io::{FileExt, IoContext};
-use crate::log::{Log, is_out_of_room, write_epochs};
+use crate::log::{Active, Log, is_out_of_room, write_epochs};
+use crate::on_demand::OnDemand;
 use crate::reader::Shared;
-use crate::retire::Retiring;
-use crate::scrub::Scrubbing;
 use crate::segment::Segment;
 use crate::segments::Segments;
 use crate::snapshots;
@@ -263,7 +261,7 @@ impl Examined {
             state.forget_durability();
             let (log_start, recovery_point, end) = (self.start, self.recovery_point, self.end);
             // Either the last stop was clean, or the scan synced it.
-            let mark = Some(active.mark(end));
+            let mark = active.mark(end);
             let found = LogState { clean: false, sync_failed: false, log_start, recovery_point, end, topic_id, mark };
             state.record(&self.place, found)?;
         }
@@ -272,13 +270,14 @@ impl Examined {
         for segment in &self.segments {
             segment.release_file();
         }
+        let active = self.at_rest(active, &state);
 
         self.report.start = self.start;
         self.report.end = self.end;
         self.report.segments = u32::try_from(self.segments.len()).unwrap_or(u32::MAX);
         let segments = Segments::new(&self.segments);
-        let undecided = Undecided::new(self.producers.first_open_transaction(), &self.ended);
-        let shared = Shared::new(segments, epochs.entries(), undecided, (self.start, self.end));
+        let undecided = Undecided::new(self.producers.first_open_transaction(), &self.ended, self.end);
+        let shared = Shared::new(segments, epochs.clone(), undecided, (self.start, self.end));
         // Either the last stop was clean, or the scan synced it.
         shared.set_flushed(self.end);
         let log = Log {
@@ -293,26 +292,37 @@ impl Examined {
             producers: self.producers,
             recovery_point: self.recovery_point,
             directory_synced: 0,
-            side_files: Arc::new(Mutex::new(())),
             epochs_version: 1,
             epochs_written: u64::from(epochs_written),
             topic_id,
             jobs: Vec::new(),
-            copies: Vec::new(),
-            compactor: Compactor::default(),
-            unlinks: VecDeque::new(),
-            work: Weak::new(),
-            scrubbing: Scrubbing::default(),
-            retiring: Retiring::default(),
+            upkeep: OnDemand::default(),
+            cleaner_offset: Offset::ZERO,
             state_records: 0,
-            failed_work: Vec::new(),
             unsynced_since: None,
             checkpoint_owed_since: None,
-            producers_looked_at: None,
-            producers_from: None,
-            locks: Vec::new(),
+            locks: Box::default(),
         };
         Ok((log, self.report))
+    }
+
+    /// The segment that grows as a log at rest keeps it, if all that writing needs is in files: it was closed well, its
+    /// index files are right, and the state file tells its last batch.
+    fn at_rest(&mut self, active: Active, state: &StateFile) -> Active {
+        let segment = &active.segment;
+        let mark = state.last().filter(|last| last.clean).and_then(|last| last.mark);
+        if !self.is_active_indexed
+            || mark.is_none()
+            || mark != active.mark(self.end)
+            || segment.known_damage().is_some()
+            || segment.transactions().rebuilt().is_some()
+        {
+            return active;
+        }
+        let active = active.at_rest();
+        self.segments.pop();
+        self.segments.push(active.segment.clone());
+        active
     }
 }
 

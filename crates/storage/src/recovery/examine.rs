@@ -33,7 +33,7 @@ use crate::{LeaderEpoch, Offset};
 #[derive(Debug)]
 pub(super) struct Examined {
     pub(super) place: Arc<Place>,
-    pub(super) options: LogOptions,
+    pub(super) options: Arc<LogOptions>,
     pub(super) report: RecoveryReport,
     pub(super) plan: Plan,
     /// What stays, with the length that stays.
@@ -55,6 +55,8 @@ pub(super) struct Examined {
     /// Segments whose index files could not be written.
     pub(super) unwritten: Vec<Sealed>,
     pub(super) active: Option<Active>,
+    /// The index files of the segment that grows say what its batches do.
+    pub(super) is_active_indexed: bool,
 }
 
 /// What the tail of a segment tells.
@@ -67,7 +69,7 @@ struct Tail {
 }
 
 impl Examined {
-    pub(super) fn new(place: Arc<Place>, options: LogOptions, tidied: Tidied) -> Result<Self, OpenError> {
+    pub(super) fn new(place: Arc<Place>, options: Arc<LogOptions>, tidied: Tidied) -> Result<Self, OpenError> {
         let mut segments = Vec::with_capacity(tidied.segments.len());
         let mut unindexed = Vec::new();
         let last = tidied.segments.last_key_value().map(|(base, _)| *base);
@@ -105,6 +107,7 @@ impl Examined {
             recovery_point: Offset::ZERO,
             unwritten: Vec::new(),
             active: None,
+            is_active_indexed: false,
         })
     }
 
@@ -238,7 +241,7 @@ impl Examined {
     /// Makes the first segment of a log that has none.
     fn start_empty(&mut self, base: Offset) -> Result<(), OpenError> {
         let segment = Arc::new(Segment::new(self.place.clone(), base, 0));
-        self.active = Some(Active::new(segment.clone(), &self.options));
+        self.active = Some(Active::empty(segment.clone(), &self.options));
         segment.transactions().set(Vec::new());
         self.segments = vec![segment];
         (self.start, self.end, self.recovery_point) = (base, base, base);
@@ -316,6 +319,7 @@ impl Examined {
             let loaded = Arc::new(loaded);
             if segment.confirms_last_time(&Indexes::Memory(loaded.clone())).map_err(unread)? {
                 indexes = loaded;
+                self.is_active_indexed = true;
             }
         }
         let mut from = 0;
@@ -323,7 +327,7 @@ impl Examined {
             from = u64::from(last.position);
             let pointed_at = Walk::small(&*file, from, len).next_header().context("read", &segment.path())?;
             if !matches!(pointed_at, Found::Batch(_, header) if (base..=last.offset).contains(&header.base_offset())) {
-                from = 0;
+                (from, self.is_active_indexed) = (0, false);
             }
         }
         let mut writer = IndexWriter::resume(indexes, base, len, self.options.index_interval_bytes);
@@ -375,8 +379,8 @@ impl Examined {
             }
         }
         let active = resume(&segment, writer.indexes().clone(), len, &self.options).map_err(unread)?;
-        active.segment.set_indexes(Indexes::Memory(active.indexes.indexes().clone()));
-        active.segment.publish(active.len, active.indexes.largest_timestamp());
+        active.share_indexes();
+        active.publish();
         Ok(Some(Tail { active, end, rotten, repairs }))
     }
 

@@ -16,14 +16,10 @@ mod report;
 mod scan;
 mod trust;
 
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::compaction::Compactor;
 use crate::data_dir::OpenHints;
 use crate::error::{OpenError, ReadError};
-use crate::io::IoError;
 use crate::log::Log;
 use crate::metadata_files::{MetadataFileError, read_topic_id};
 use crate::options::LogOptions;
@@ -39,28 +35,31 @@ use examine::Examined;
 pub use report::{Cut, CutReason, PutAside, RecoveryReport, Repaired, RepairedField};
 
 /// Opens the log in a directory that is there.
-pub(crate) fn open(place: Place, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
+pub(crate) fn open(
+    place: Place,
+    options: Arc<LogOptions>,
+    hints: OpenHints,
+) -> Result<(Log, RecoveryReport), OpenError> {
     let (state, topic_id, tidied) = load_state(&place)?;
     tidy::apply(&place, &tidied)?;
     let mut examined = Examined::new(Arc::new(place), options, tidied)?;
     examined.run(&state, hints)?;
     let (mut log, report) = examined.apply(state, topic_id)?;
     // Past the end it is of a history that was lost: nothing is known to be compacted.
-    let cleaner_offset = hints.cleaner_offset.filter(|offset| *offset <= log.end()).unwrap_or(Offset::ZERO);
-    log.compactor = Compactor::new(cleaner_offset, log.end());
+    log.cleaner_offset = hints.cleaner_offset.filter(|offset| *offset <= log.end()).unwrap_or(Offset::ZERO);
     Ok((log, report))
 }
 
 /// Opens the log in a directory for reading, as it would be opened for writing, and changes nothing in it.
 pub(crate) fn open_read_only(
     place: Place,
-    options: LogOptions,
+    options: Arc<LogOptions>,
     hints: OpenHints,
 ) -> Result<(LogReader, RecoveryReport), OpenError> {
     let (state, _, tidied) = load_state(&place)?;
     let mut examined = Examined::new(Arc::new(Place { read_only: true, ..place }), options, tidied)?;
     examined.run(&state, hints)?;
-    let Examined { mut report, segments, plan, mut epochs, producers, ended, start, end, .. } = examined;
+    let Examined { mut report, segments, plan, epochs, producers, ended, start, end, .. } = examined;
     for repair in &plan.repairs {
         repair.leave(&segments, &mut report);
     }
@@ -70,11 +69,11 @@ pub(crate) fn open_read_only(
     }
     (report.start, report.end) = (start, end);
     report.segments = u32::try_from(segments.len()).unwrap_or(u32::MAX);
-    let epochs = epochs.get_or_insert_default();
+    let mut epochs = epochs.unwrap_or_default();
     epochs.truncate_from_end(end);
     epochs.truncate_from_start(start);
-    let undecided = Undecided::new(producers.first_open_transaction(), &ended);
-    let shared = Shared::new(Segments::new(&segments), epochs.entries(), undecided, (start, end));
+    let undecided = Undecided::new(producers.first_open_transaction(), &ended, end);
+    let shared = Shared::new(Segments::new(&segments), epochs, undecided, (start, end));
     Ok((LogReader::new(Arc::new(shared)), report))
 }
 
@@ -100,17 +99,5 @@ fn load_state(place: &Place) -> Result<(StateFile, TopicId, Tidied), OpenError> 
 
 /// A read error while a log is opened.
 fn unread(error: ReadError) -> OpenError {
-    match error {
-        ReadError::Io(error) => OpenError::Io(error),
-        ReadError::Corrupt { segment, position, what, .. } => OpenError::Io(IoError {
-            verb: "make out batches in",
-            path: segment,
-            source: io::Error::new(io::ErrorKind::InvalidData, format!("byte {position}: {what}")),
-        }),
-        other => OpenError::Io(IoError {
-            verb: "read",
-            path: PathBuf::new(),
-            source: io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
-        }),
-    }
+    OpenError::Io(error.into())
 }

@@ -95,7 +95,7 @@ fn look_ups_end_where_no_later_transaction_can_reach_back() {
 
 #[test]
 fn the_last_stable_offset_waits_for_markers_below_the_high_watermark() {
-    let mut undecided = Undecided::new(None, &[completed(0, 10), completed(5, 12)]);
+    let mut undecided = Undecided::new(None, &[completed(0, 10), completed(5, 12)], Offset(13));
     undecided.set_first_open(Some(Offset(20)));
     let first = |undecided: &Undecided, high_watermark| undecided.first_unstable(Offset(high_watermark)).map(|at| at.0);
     assert_eq!(first(&undecided, 10), Some(0), "the marker itself is not replicated");
@@ -109,12 +109,14 @@ fn the_last_stable_offset_waits_for_markers_below_the_high_watermark() {
     undecided.release(Offset(30));
     assert_eq!(first(&undecided, 30), Some(3));
     undecided.release(Offset(31));
-    assert_eq!((first(&undecided, 31), undecided.ended.len()), (None, 0));
+    assert_eq!((first(&undecided, 31), undecided.ended.as_ref().unwrap().len()), (None, 0));
+    assert_eq!(undecided.known_from(), Offset(31), "what was released is not known any more");
 
     // A cut takes markers away: what they ended is open again.
-    let mut undecided = Undecided::new(None, &[completed(0, 10), completed(5, 12)]);
+    let mut undecided = Undecided::new(None, &[completed(0, 10), completed(5, 12)], Offset(13));
     undecided.truncate(Offset(12), Some(Offset(5)));
-    assert_eq!((first(&undecided, 12), undecided.ended.len()), (Some(5), 1));
+    assert_eq!((first(&undecided, 12), undecided.ended.as_ref().unwrap().len()), (Some(5), 1));
+    assert_eq!(undecided.known_from(), Offset(12), "and what comes in place of what was cut is");
 }
 
 /// What the batches of a segment say, and what of an index is believed beside them.
