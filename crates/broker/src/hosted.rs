@@ -67,7 +67,7 @@ pub(crate) enum Command {
     /// This broker is registered (again).
     Registered(BrokerEpoch),
     /// New settings.
-    Configure(Box<(ReplicaConfig, LogOptions)>),
+    Configure(Box<(ReplicaConfig, Arc<LogOptions>)>),
     /// A moment has come that the partition asked for.
     Tick,
     /// Look for retention and other work.
@@ -272,7 +272,7 @@ impl Hosted {
     }
 
     /// Takes new settings: what the topic or the broker was configured to.
-    pub(crate) fn configure(&self, replica: ReplicaConfig, options: LogOptions) {
+    pub(crate) fn configure(&self, replica: ReplicaConfig, options: Arc<LogOptions>) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options.rules.clone());
         self.submit(Command::Configure(Box::new((replica, options))));
     }

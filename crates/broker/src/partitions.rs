@@ -47,6 +47,8 @@ pub(crate) struct Partitions {
     known: Mutex<Known>,
     /// What the logs of one broker share: the bound on open files.
     shared_options: LogOptions,
+    /// The options made last, and of which configuration: most topics have the same.
+    last_options: Mutex<Option<(TopicConfig, Arc<LogOptions>)>>,
 }
 
 /// What the partitions were last told.
@@ -91,6 +93,7 @@ impl Partitions {
             offline: RwLock::default(),
             known: Mutex::default(),
             shared_options,
+            last_options: Mutex::default(),
         }
     }
 
@@ -200,7 +203,12 @@ impl Partitions {
     }
 
     /// Opens a log of the root, unless somebody has it who opened it alone, before there was a root around it.
-    fn open_log(&self, dir: &Path, options: LogOptions, hints: OpenHints) -> Result<(Log, RecoveryReport), OpenError> {
+    fn open_log(
+        &self,
+        dir: &Path,
+        options: Arc<LogOptions>,
+        hints: OpenHints,
+    ) -> Result<(Log, RecoveryReport), OpenError> {
         let lock = dir.join(LOCK_FILE);
         match self.fs.lock_holder(&lock) {
             Ok(None) => Log::open_with(Arc::clone(&self.fs), dir, options, hints),
@@ -628,8 +636,15 @@ impl Partitions {
         drop(self.data_mut().take());
     }
 
-    fn options(&self, topic: &TopicConfig) -> LogOptions {
-        topic_options::log_options(&self.services.config, topic, &self.shared_options)
+    /// What the logs of a topic that is configured like this share.
+    fn options(&self, topic: &TopicConfig) -> Arc<LogOptions> {
+        let mut last = self.last_options.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, options)) = last.as_ref().filter(|(of, _)| of == topic) {
+            return Arc::clone(options);
+        }
+        let options = Arc::new(topic_options::log_options(&self.services.config, topic, &self.shared_options));
+        *last = Some((topic.clone(), Arc::clone(&options)));
+        options
     }
 
     fn replica_config(&self, topic: &TopicConfig, registration: Option<Registration>) -> ReplicaConfig {

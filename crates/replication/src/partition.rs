@@ -1,6 +1,7 @@
 //! One log and one replica of it: carries out on the log what the replica decides.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use highwater_storage::{
     AppendError, CheckedBatch, CloseReport, Damaged, EpochEnd, FlushDone, FlushError, FlushJob, HealError, LeaderEpoch,
@@ -200,7 +201,7 @@ impl Partition {
     }
 
     /// Takes new settings. Who the replica is stays; options of the log that are out of range are left as they were.
-    pub fn configure(&mut self, now: TimestampMs, config: ReplicaConfig, options: LogOptions) {
+    pub fn configure(&mut self, now: TimestampMs, config: ReplicaConfig, options: impl Into<Arc<LogOptions>>) {
         // Options come from a topic's configuration, which was checked when it was set: a bad one must not take the
         // partition away.
         let _unchanged_if_invalid = self.log.set_options(options);
