@@ -139,6 +139,13 @@ pub enum JoinError {
     Left,
 }
 
+impl JoinError {
+    /// Whether another attempt may do better.
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Store(StoreFailure::Unavailable | StoreFailure::SessionLost))
+    }
+}
+
 /// A broker's membership of its cluster. Cheap to clone; all clones are the same membership.
 #[derive(Clone)]
 pub struct ClusterHandle {
@@ -242,7 +249,15 @@ impl ClusterHandle {
     /// elections once registered. The broker is not visible to others until [`Self::register`].
     pub async fn join(mut config: ClusterConfig, store: Arc<dyn Coordination>) -> Result<Self, JoinError> {
         let adopt = std::mem::take(&mut config.adopt);
-        let cluster_id = membership::prepare(&*store, &config, adopt).await?;
+        let deadline = Instant::now() + Duration::from_millis(config.registration_timeout_ms);
+        let cluster_id = loop {
+            match membership::prepare(&*store, &config, adopt.clone()).await {
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                    tokio::time::sleep(membership::BACKOFF).await;
+                }
+                prepared => break prepared?,
+            }
+        };
         let (commands, inbox) = mpsc::channel(16);
         let first = MetadataImage { cluster_id, ..MetadataImage::default() };
         let shared = Arc::new(Shared {
@@ -277,9 +292,7 @@ impl ClusterHandle {
             self.shared.commands.send(command).await.map_err(|_| JoinError::Left)?;
             match answered.await.unwrap_or(Err(JoinError::Left)) {
                 // A connection that breaks for a moment is no reason not to start.
-                Err(JoinError::Store(StoreFailure::Unavailable | StoreFailure::SessionLost))
-                    if Instant::now() < deadline =>
-                {
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
                     tokio::time::sleep(membership::BACKOFF).await;
                 }
                 registered => return registered,

@@ -418,7 +418,7 @@ struct Breaks {
 
 impl Breaks {
     fn breaks(&self, path: &str) -> bool {
-        let is_it = path == znodes::TOPIC_IDS || path == znodes::LEAVING_BROKERS;
+        let is_it = [znodes::CLUSTER_ID, znodes::TOPIC_IDS, znodes::LEAVING_BROKERS].contains(&path);
         is_it && self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok()
     }
 }
@@ -464,18 +464,18 @@ impl Coordination for Breaks {
     }
 }
 
-/// It gave up at once when the connection broke before it had registered, and when it broke after that it took its own node
+/// It gave up at once when the connection broke before it had joined or registered, and when it broke after that it took its own node
 /// for that of another broker with its number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_breaks_for_a_moment_is_no_reason_not_to_register() {
-    for (before, after) in [(3, 0), (0, 3)] {
+    for (first, before, after) in [(3, 0, 0), (0, 3, 0), (0, 0, 3)] {
         let store = EmbeddedStore::in_memory();
-        let (next, after_registration) = (AtomicU32::new(0), AtomicU32::new(after));
+        let (next, after_registration) = (AtomicU32::new(first), AtomicU32::new(after));
         let breaks = Arc::new(Breaks { inner: Arc::new(store.session(20_000)), next, after_registration });
         let mut config = ClusterConfig::new(BrokerId(1));
         config.registration_timeout_ms = 5_000;
         let handle = ClusterHandle::join(config, breaks.clone()).await.unwrap();
-        breaks.next.store(before, Ordering::Release);
+        assert_eq!(breaks.next.swap(before, Ordering::AcqRel), 0, "the connection broke");
         let epoch = handle.register(endpoint(1), LastStop::Unclean).await.unwrap();
         assert_eq!(breaks.next.load(Ordering::Acquire), 0, "the connection broke");
         assert_eq!(*handle.registration().borrow(), Registration::Registered(epoch));
