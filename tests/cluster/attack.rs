@@ -1,6 +1,7 @@
 //! The command that attacks a cluster of its own, with every kind of fault.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use highwater_tests::highwater;
 use serde_json::Value;
@@ -28,4 +29,18 @@ fn an_attack_with_every_kind_of_fault_breaks_no_promise() {
     for fault in FAULTS {
         assert!(count(&figures["faults"][fault]) > 0, "{fault} did not happen: {}", figures["faults"]);
     }
+}
+
+#[test]
+fn what_cut_links_need_is_named_where_it_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    for tool in ["unshare", "nsenter", "mount"] {
+        let path = std::env::var_os("PATH").unwrap();
+        let found = std::env::split_paths(&path).map(|path| path.join(tool)).find(|path| path.is_file()).unwrap();
+        symlink(found, directory.path().join(tool)).unwrap();
+    }
+    let output =
+        highwater().unwrap().args(["attack", "--faults", "cut"]).env("PATH", directory.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("install Debian's package iproute2"), "{said}");
 }

@@ -18,13 +18,21 @@ const UNSHARE: [&str; 4] = ["--user", "--map-root-user", "--net", "--mount"];
 const TOOLS: [(&str, &str); 4] =
     [("unshare", "util-linux"), ("nsenter", "util-linux"), ("mount", "mount"), ("ip", "iproute2")];
 
-/// Whether this process was started by [`command_inside`]. What was said by hand is not believed: the devices of the machine
-/// itself are not to be touched.
+/// Whether this process was started by [`command_inside`]. A variable alone is not believed: where root is the root of the
+/// machine, its own devices and mounts would be changed.
 pub fn is_inside() -> bool {
     match (std::env::var_os(OUTSIDE), network_namespace()) {
-        (Some(outside), Ok(here)) => outside != here,
+        (Some(outside), Ok(here)) => outside != here && is_root_of_nobody_else(),
         _ => false,
     }
+}
+
+/// Whether the user namespace has one user only, as those that are made here. The machine's has all, a container's many; in
+/// one like this nothing can be changed that belongs to another.
+fn is_root_of_nobody_else() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    // Each line: the first user inside, the first outside, how many.
+    matches!(map.split_whitespace().collect::<Vec<_>>()[..], ["0", _, "1"])
 }
 
 /// A command that runs `program` in namespaces of its own, as the same process that `spawn` starts.

@@ -3,11 +3,12 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use highwater_testbed::{Disk, Network, Place, run_test_inside};
+use highwater_testbed::{Disk, Network, Place, is_inside, run_test_inside};
 use rustix::thread::move_into_link_name_space;
 
 /// Far more than anything takes.
@@ -153,4 +154,17 @@ fn a_disk_is_full_until_room_is_given_back() {
         Ok(())
     });
     tried.unwrap();
+}
+
+/// On the machine itself its own devices and mounts would be changed.
+#[test]
+fn a_variable_alone_is_not_believed() {
+    assert!(!is_inside(), "and if this is the other process: although the variable names another namespace");
+    if std::env::var_os("HIGHWATER_TESTBED_OUTSIDE").is_none() {
+        let mut other = Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "a_variable_alone_is_not_believed"]).env("HIGHWATER_TESTBED_OUTSIDE", "net:[1]");
+        let output = other.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    }
 }
