@@ -3,19 +3,21 @@
 //! A mutant is a file `tests/mutants/NAME.toml` with four keys, all strings in the form `'''…'''` or `"…"`:
 //! `about` (the mistake in a sentence), `file`, `text` (exact, once in that file) and `replacement`. The tree is copied
 //! below the target directory, the mistake is planted there, and the run passes if the tests fail: production code
-//! carries no switch for it. Those tests are the fuzz targets' plain ones or, with a fifth key
-//! `found_by = "PACKAGE TARGET TEST"`, one test of a workspace member: TARGET is a file in its `tests/`, or `lib`. A test
-//! that goes over seeds is told which by a fourth word, `FIRST..END`, and gets them as `HIGHWATER_FIRST_SEED` and
-//! `HIGHWATER_SEEDS`, their number.
+//! carries no switch for it. Who has to find it is said by a fifth key:
+//!
+//! - without it the fuzz targets' plain tests;
+//! - `found_by = "PACKAGE TARGET TEST"`: one test of a workspace member; TARGET is a file in its `tests/`, or `lib`;
+//! - `found_by = "seeds"`, or `"seeds FIRST..END"`: the simulator, built with the mistake, by one of these seeds. The seed
+//!   that finds it must pass without the mistake.
 //!
 //! Each costs a build. `cargo xtask test` therefore draws some by the hash of the committed tree, so that commit after
 //! commit all have their turn; `cargo xtask mutants` plants all of them, or those named.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use std::{fmt, fs};
 
 use anyhow::{Context, bail, ensure};
 
@@ -50,7 +52,31 @@ enum Suite {
     Fuzz,
     /// One test of a workspace member.
     Test(NamedTest),
+    /// The simulator, by one of these seeds.
+    Seeds(Range<u64>),
 }
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fuzz => f.write_str("the fuzz targets' tests"),
+            Self::Test(NamedTest { test, .. }) => write!(f, "`{test}`"),
+            Self::Seeds(_) => f.write_str("the simulator"),
+        }
+    }
+}
+
+/// What a mutant was found by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    /// How many seeds it took, if it were seeds.
+    seeds: Option<u64>,
+    /// The first line of what failed.
+    what: String,
+}
+
+/// So many seeds at most are run for a mutant that names none.
+const SEEDS: Range<u64> = 0..20_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NamedTest {
@@ -58,12 +84,11 @@ struct NamedTest {
     /// A file in the package's `tests/`, or `lib`.
     target: String,
     test: String,
-    seeds: Option<Range<u64>>,
 }
 
 /// How many mutants of a kind `cargo xtask test` draws, for the time that each takes: those that the fuzz targets' plain
-/// tests must find, those that name a test, and those that name seeds too.
-const DRAWN: [usize; 3] = [3, 2, 2];
+/// tests must find, those that name a test, and those that the simulator must find.
+const DRAWN: [usize; 3] = [1, 1, 1];
 
 /// A number from the hash of the committed tree: another one with each commit, and the same for all who have it.
 pub(crate) fn tree_seed(workspace: &Workspace) -> anyhow::Result<u32> {
@@ -80,8 +105,8 @@ pub(crate) fn run_drawn(workspace: &Workspace, tally: &mut Tally, deadline: Inst
         let [fuzz, named, seeded] = &mut kinds;
         let kind = match &mutant.suite {
             Suite::Fuzz => fuzz,
-            Suite::Test(NamedTest { seeds: None, .. }) => named,
-            Suite::Test(_) => seeded,
+            Suite::Test(_) => named,
+            Suite::Seeds(_) => seeded,
         };
         kind.push((name, mutant));
     }
@@ -139,10 +164,10 @@ fn plant(
 ) -> anyhow::Result<()> {
     let tree = workspace.target.join("mutants/tree");
     copy_tree(workspace, &tree)?;
-    // The tests must pass without a mistake, or their failing says nothing.
+    // The tests must pass without a mistake, or their failing says nothing. Of seeds that is asked of the one that fails.
     let mut suites: Vec<&Suite> = Vec::new();
     for (_, mutant) in &mutants {
-        if !suites.contains(&&mutant.suite) {
+        if !suites.contains(&&mutant.suite) && !matches!(mutant.suite, Suite::Seeds(_)) {
             suites.push(&mutant.suite);
         }
     }
@@ -152,21 +177,27 @@ fn plant(
             return Ok(());
         }
     }
+    let mut table = String::from("| mutant | found by | seeds until then | what failed |\n|---|---|---|---|\n");
     for (name, mutant) in mutants {
         match found(workspace, &tree, &mutant, deadline) {
-            Ok(seed) => {
-                let seed = seed.map_or_else(String::new, |seed| format!(" by seed {seed}"));
-                println!("check ok: mutant {name} is found{seed}: {}", mutant.about);
+            Ok(Finding { seeds, what }) => {
+                let seeds = seeds.map_or_else(String::new, |seeds| seeds.to_string());
+                println!("check ok: mutant {name} is found by {} {seeds}: {}: {what}", mutant.suite, mutant.about);
+                table.push_str(&format!("| `{name}` | {} | {seeds} | {what} |\n", mutant.suite));
                 tally.pass();
             }
-            Err(error) => tally.fail(format!("mutant {name} ({}): {error:#}", mutant.about)),
+            Err(error) => {
+                println!("check FAILED: mutant {name}: {error:#}");
+                tally.fail(format!("mutant {name} ({}): {error:#}", mutant.about));
+            }
         }
     }
+    println!("\n{table}");
     Ok(())
 }
 
-/// Succeeds if it is, with the seed that found it, if one did.
-fn found(workspace: &Workspace, tree: &Path, mutant: &Mutant, deadline: Instant) -> anyhow::Result<Option<u64>> {
+/// Succeeds if it is.
+fn found(workspace: &Workspace, tree: &Path, mutant: &Mutant, deadline: Instant) -> anyhow::Result<Finding> {
     let (path, original) = mutant.place(tree)?;
     fs::write(&path, original.replace(&mutant.text, &mutant.replacement))?;
     let built = tests(workspace, tree, &mutant.suite, Stage::Build).try_run(deadline);
@@ -176,17 +207,42 @@ fn found(workspace: &Workspace, tree: &Path, mutant: &Mutant, deadline: Instant)
     ensure!(builds, "it does not compile:\n{errors}");
     ensure!(!unnoticed, "no test noticed it");
     // Not every way to fail is to have found something.
-    let failed = match &mutant.suite {
-        Suite::Fuzz => printed.contains("panicked at"),
-        Suite::Test(NamedTest { test, .. }) => printed.contains(&format!("test {test} ... FAILED")),
-    };
-    ensure!(failed, "the tests failed, but none of them by itself:\n{printed}");
-    Ok(failed_seed(&printed))
+    let nothing = || format!("the tests failed, but none of them by itself:\n{printed}");
+    match &mutant.suite {
+        Suite::Fuzz => {
+            let what = printed.lines().find(|line| line.starts_with("test ") && line.ends_with("FAILED"));
+            ensure!(printed.contains("panicked at"), nothing());
+            Ok(Finding { seeds: None, what: what.unwrap_or_default().to_owned() })
+        }
+        Suite::Test(NamedTest { test, .. }) => {
+            ensure!(printed.contains(&format!("test {test} ... FAILED")), nothing());
+            let after = printed.split_once("panicked at").and_then(|(_, after)| after.lines().nth(1));
+            Ok(Finding { seeds: None, what: told(after.unwrap_or_default()) })
+        }
+        Suite::Seeds(Range { start, .. }) => {
+            let (seed, what) = failed_seed(&printed).with_context(nothing)?;
+            let without = simulator(workspace, &workspace.root, Stage::Run).words("--brief --seed");
+            let (passes, printed) = without.word(seed.to_string()).try_run(deadline)?;
+            ensure!(passes, "seed {seed} fails without it as well:\n{printed}");
+            Ok(Finding { seeds: Some(seed - start + 1), what: told(what) })
+        }
+    }
 }
 
-/// What comes first of `seed N failed`.
-fn failed_seed(printed: &str) -> Option<u64> {
-    printed.split("seed ").skip(1).find_map(|rest| rest.split_once(" failed")?.0.parse().ok())
+/// The seed of `seed N FAILED: what`, and what was wrong.
+fn failed_seed(printed: &str) -> Option<(u64, &str)> {
+    printed.lines().find_map(|line| {
+        let (seed, what) = line.strip_prefix("seed ")?.split_once(" FAILED: ")?;
+        Some((seed.parse().ok()?, what))
+    })
+}
+
+/// A message as it stands in a table.
+fn told(what: &str) -> String {
+    let what = what.strip_prefix("assertion `left == right` failed: ").unwrap_or(what).trim();
+    // Some go on with all that there was.
+    let short = if what.len() > 100 { what.split_once([':', '{']).map_or(what, |(first, _)| first) } else { what };
+    short.replace('|', "\\|")
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,23 +259,36 @@ fn tests(workspace: &Workspace, tree: &Path, suite: &Suite, stage: Stage) -> Run
             .words("--no-default-features --lib --manifest-path")
             .word(tree.join("fuzz/Cargo.toml"))
             .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain")),
-        Suite::Test(NamedTest { package, target, seeds, .. }) => {
+        Suite::Test(NamedTest { package, target, .. }) => {
             let run = cargo.word("--package").word(package).word("--manifest-path").word(tree.join("Cargo.toml"));
             let run = if target == "lib" { run.word("--lib") } else { run.word("--test").word(target) };
-            let run = run.env("CARGO_TARGET_DIR", &workspace.target);
-            match seeds {
-                Some(Range { start, end }) => {
-                    run.env("HIGHWATER_FIRST_SEED", start.to_string()).env("HIGHWATER_SEEDS", (end - start).to_string())
-                }
-                None => run,
-            }
+            run.env("CARGO_TARGET_DIR", &workspace.target)
         }
+        Suite::Seeds(_) => simulator(workspace, tree, stage),
     };
+    // Cargo names what it builds by the path within a workspace: a copy's crates would be taken for the ones they are copied
+    // from, mistakes and all, were they not built in another way. A simulator is built for one run, soon rather than well.
+    let run = run.env("CARGO_INCREMENTAL", if matches!(suite, Suite::Seeds(_)) { "1" } else { "0" });
     match (stage, suite) {
+        (Stage::Build, Suite::Seeds(_)) => run,
         (Stage::Build, _) => run.word("--no-run"),
         (Stage::Run, Suite::Fuzz) => run,
         (Stage::Run, Suite::Test(NamedTest { test, .. })) => run.words("-- --exact").word(test),
+        (Stage::Run, Suite::Seeds(Range { start, end })) => {
+            run.words("--brief --from").word(start.to_string()).word("--seeds").word((end - start).to_string())
+        }
     }
+}
+
+/// The simulator of a tree; what it is told comes after.
+fn simulator(workspace: &Workspace, tree: &Path, stage: Stage) -> Run {
+    let words = match stage {
+        Stage::Build => "build --locked --release --package highwater-sim --manifest-path",
+        Stage::Run => "run --quiet --locked --release --package highwater-sim --manifest-path",
+    };
+    let run = Run::cargo(workspace).words(words).word(tree.join("Cargo.toml"));
+    let run = run.env("CARGO_TARGET_DIR", &workspace.target);
+    if stage == Stage::Run { run.word("--") } else { run }
 }
 
 /// Copies what is built. Files that are the same already keep their time, so that cargo rebuilds only what changed since
@@ -280,7 +349,7 @@ fn parse(text: &str) -> anyhow::Result<Mutant> {
         file: take("file")?.into(),
         text: take("text")?,
         replacement: take("replacement")?,
-        suite: take("found_by").map_or(Ok(Suite::Fuzz), |words| named_test(&words).map(Suite::Test))?,
+        suite: take("found_by").map_or(Ok(Suite::Fuzz), |words| suite(&words))?,
     };
     if let Some(key) = values.keys().next() {
         bail!("there is no key {key}");
@@ -289,20 +358,22 @@ fn parse(text: &str) -> anyhow::Result<Mutant> {
     Ok(mutant)
 }
 
-fn named_test(words: &str) -> anyhow::Result<NamedTest> {
+fn suite(words: &str) -> anyhow::Result<Suite> {
     let words: Vec<&str> = words.split(' ').collect();
-    let (package, target, test, seeds) = match words[..] {
-        [package, target, test] => (package, target, test, None),
-        [package, target, test, seeds] => (package, target, test, Some(seeds)),
-        _ => bail!("expected found_by = \"PACKAGE TARGET TEST\", with FIRST..END if it goes over seeds"),
-    };
     let range = |text: &str| {
         let (first, end) = text.split_once("..")?;
         let range = first.parse().ok()?..end.parse().ok()?;
         (!range.is_empty()).then_some(range)
     };
-    let seeds = seeds.map(|text| range(text).with_context(|| format!("{text} are no seeds"))).transpose()?;
-    Ok(NamedTest { package: package.to_owned(), target: target.to_owned(), test: test.to_owned(), seeds })
+    match words[..] {
+        ["seeds"] => Ok(Suite::Seeds(SEEDS)),
+        ["seeds", seeds] => range(seeds).map(Suite::Seeds).with_context(|| format!("{seeds} are no seeds")),
+        [package, target, test] => {
+            let [package, target, test] = [package, target, test].map(str::to_owned);
+            Ok(Suite::Test(NamedTest { package, target, test }))
+        }
+        _ => bail!("expected found_by = \"PACKAGE TARGET TEST\" or \"seeds FIRST..END\""),
+    }
 }
 
 fn string(text: &str) -> anyhow::Result<(String, &str)> {
@@ -331,9 +402,11 @@ mod tests {
             suite: Suite::Fuzz,
         };
         assert_eq!(parse(text).unwrap(), expected);
-        for (words, seeds) in [("p rot a::b", None), ("p rot a::b 5..20000", Some(5..20_000))] {
-            let [package, target, test] = ["p", "rot", "a::b"].map(str::to_owned);
-            let suite = Suite::Test(NamedTest { package, target, test, seeds });
+        let [package, target, test] = ["p", "rot", "a::b"].map(str::to_owned);
+        let named = Suite::Test(NamedTest { package, target, test });
+        for (words, suite) in
+            [("p rot a::b", named), ("seeds", Suite::Seeds(SEEDS)), ("seeds 5..90", Suite::Seeds(5..90))]
+        {
             let mutant = parse(&format!("{text}found_by = \"{words}\"\n")).unwrap();
             assert_eq!(mutant, Mutant { suite, ..parse(text).unwrap() });
         }
@@ -350,8 +423,11 @@ mod tests {
 
     #[test]
     fn the_seed_that_failed_is_read() {
-        assert_eq!(failed_seed("seed x failed, seed 17 failed: lost\nseed 18 failed"), Some(17));
+        let printed =
+            "90 seeds from 5\n\nseed x FAILED: no\nseed 17 FAILED: lost | gone\n  left: 1\nseed 18 FAILED: later";
         assert_eq!(failed_seed("running 1 test\ntest seeded ... FAILED"), None);
+        assert_eq!(failed_seed(printed), Some((17, "lost | gone")));
+        assert_eq!(told("assertion `left == right` failed: lost | gone "), "lost \\| gone");
     }
 
     #[test]

@@ -35,6 +35,9 @@ struct Arguments {
     /// Tell the story of `--seed`, as a message-sequence chart.
     #[arg(long, requires = "seed")]
     explain: bool,
+    /// Say of a seed that fails what was wrong and no more: its schedule is not made short.
+    #[arg(long, conflicts_with = "explain")]
+    brief: bool,
     /// With a mistake planted in the driver, by its name: `CutsAtHighWatermark`, …
     #[arg(long, value_name = "NAME", value_parser = mutant)]
     mutant: Option<Mutant>,
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let passed = match arguments.seed {
         Some(seed) if arguments.explain => explain(seed, arguments.mutant),
-        Some(seed) => one(seed, arguments.mutant),
+        Some(seed) => one(seed, &arguments),
         None => many(&arguments),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -69,10 +72,10 @@ fn explain(seed: u64, mutant: Option<Mutant>) -> bool {
     outcome.failure.is_none()
 }
 
-fn one(seed: u64, mutant: Option<Mutant>) -> bool {
-    let outcome = run(seed, mutant, None);
+fn one(seed: u64, arguments: &Arguments) -> bool {
+    let outcome = run(seed, arguments.mutant, None);
     match &outcome.failure {
-        Some(failure) => report(seed, mutant, failure),
+        Some(failure) => report(seed, arguments, failure),
         None => say!("seed {seed}: {} events, fingerprint {:016x}", outcome.counts.events, outcome.fingerprint),
     }
     outcome.failure.is_none()
@@ -97,7 +100,7 @@ fn many(arguments: &Arguments) -> bool {
     bar.finish_and_clear();
     summary(&many, arguments.from, started.elapsed());
     if let Some((seed, failure)) = &many.failure {
-        report(*seed, arguments.mutant, failure);
+        report(*seed, arguments, failure);
     }
     many.failure.is_none()
 }
@@ -131,8 +134,12 @@ fn summary(many: &Many, first: u64, took: Duration) {
     }
 }
 
-fn report(seed: u64, mutant: Option<Mutant>, failure: &str) {
+fn report(seed: u64, arguments: &Arguments, failure: &str) {
     say!("\nseed {seed} FAILED: {failure}\n");
+    if arguments.brief {
+        return;
+    }
+    let mutant = arguments.mutant;
     let least = minimise(seed, mutant);
     let (_, story) = tell(seed, mutant, Some(least.faults.clone()));
     say!("with {} faults left after {} runs:\n{}", least.faults.len(), least.runs, list(&least.faults));
