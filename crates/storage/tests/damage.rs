@@ -61,17 +61,8 @@ fn s11_random_bytes_behind_log_and_indexes_are_cut() {
     for seed in 0..50u64 {
         let fs = disk(seed);
         let (all, ends) = twenty(&fs, &one_segment());
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut noise = || {
-            (0..seed * 20 + 1)
-                .map(|_| {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    state.to_le_bytes()[0]
-                })
-                .collect::<Vec<u8>>()
-        };
+        let mut random = Random::new(seed);
+        let mut noise = || (0..seed * 20 + 1).map(|_| random.next().to_le_bytes()[0]).collect::<Vec<u8>>();
         fs.corrupt(&path(LOG), |bytes| bytes.extend(noise())).unwrap();
         write_file(&fs, "00000000000000000000.index", &noise());
         write_file(&fs, "00000000000000000000.timeindex", &noise());

@@ -12,6 +12,7 @@ use highwater_storage::fs::{Fs, SimFs};
 use highwater_storage::*;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use support::transactions::Reading;
 use support::*;
 
 /// Producers 0 to 3 write in transactions, the others outside of any.
@@ -108,16 +109,6 @@ enum What {
     Marker { is_abort: bool, coordinator_epoch: i32 },
 }
 
-/// What follows from reading the list from its first entry to its last.
-#[derive(Debug, Default)]
-struct State {
-    /// Epoch, last sequence, last offset, coordinator epoch, first offset of the open transaction.
-    producers: BTreeMap<i64, (i16, i32, i64, i32, Option<i64>)>,
-    aborted: Vec<AbortedTransaction>,
-    /// First offset and marker of each transaction that ended.
-    ended: Vec<(i64, i64)>,
-}
-
 #[derive(Debug, Default)]
 struct Model {
     start: i64,
@@ -129,33 +120,14 @@ struct Model {
 }
 
 impl Model {
-    fn state(&self) -> State {
-        let mut state = State::default();
+    fn state(&self) -> Reading {
+        let mut state = Reading::default();
         for Entry { producer, epoch, first, last, what } in &self.entries {
-            let known = state.producers.entry(*producer).or_insert((*epoch, -1, -1, -1, None));
-            if known.0 != *epoch {
-                (known.0, known.1, known.2) = (*epoch, -1, -1);
-            }
+            let of = (*producer, *epoch);
             match what {
-                What::Data { last_sequence } => {
-                    (known.1, known.2) = (*last_sequence, *last);
-                    if *producer < 4 {
-                        known.4 = known.4.or(Some(*first));
-                    }
-                }
+                What::Data { last_sequence } => state.data(of, (*first, *last), *last_sequence, *producer < 4),
                 What::Marker { is_abort, coordinator_epoch } => {
-                    known.3 = *coordinator_epoch;
-                    let Some(first) = known.4.take() else { continue };
-                    state.ended.push((first, *last));
-                    if *is_abort {
-                        let open = state.producers.values().filter_map(|known| known.4).min();
-                        state.aborted.push(AbortedTransaction {
-                            producer_id: *producer,
-                            first_offset: Offset(first),
-                            last_offset: Offset(*last),
-                            last_stable_offset: Offset(open.unwrap_or(last + 1)),
-                        });
-                    }
+                    state.marker(of, *last, *is_abort, *coordinator_epoch);
                 }
             }
         }
@@ -408,13 +380,8 @@ impl Run {
             }
         }
 
-        let open = state.producers.values().filter_map(|known| known.4).min();
         for high_watermark in (model.high_watermark..=end).step_by(step).chain([end]) {
-            let stable = |known_from: i64| {
-                let held = state.ended.iter().filter(|(_, marker)| *marker >= high_watermark.max(known_from));
-                let first = held.map(|(first, _)| *first).chain(open).min();
-                first.map_or(high_watermark, |first| first.max(start).min(high_watermark))
-            };
+            let stable = |known_from| state.stable(start, high_watermark, known_from);
             let (told, from_reader) =
                 (log.last_stable_offset(Offset(high_watermark)), reader.last_stable_offset(Offset(high_watermark)));
             assert_eq!(told, from_reader);

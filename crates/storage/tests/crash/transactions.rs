@@ -12,6 +12,7 @@ use highwater_storage::*;
 
 use crate::check::{images_per_crash, placed};
 use crate::script::compacting;
+use crate::support::transactions::Reading;
 use crate::support::*;
 
 mod scripts;
@@ -64,16 +65,10 @@ enum What {
 /// A record as a reader of committed records gets it: offset, key and value.
 type Committed = (i64, Vec<u8>, Vec<u8>);
 
-/// Epoch, last sequence, last offset, coordinator epoch and first offset of the open transaction.
-type Producer = (i16, i32, i64, i32, Option<i64>);
-
 /// What follows from reading all entries from the first to the last.
 #[derive(Debug, Default)]
 struct State {
-    producers: BTreeMap<i64, Producer>,
-    aborted: Vec<AbortedTransaction>,
-    /// First offset and marker of each transaction that ended.
-    ended: Vec<(i64, i64)>,
+    reading: Reading,
     committed: Vec<Committed>,
 }
 
@@ -100,36 +95,21 @@ impl Model {
         let mut state = State::default();
         let mut undecided: BTreeMap<i64, Vec<Committed>> = BTreeMap::new();
         for Entry { producer, epoch, first, last, what, .. } in &self.entries {
-            let known = state.producers.entry(*producer).or_insert((*epoch, -1, -1, -1, None));
-            if known.0 != *epoch {
-                (known.0, known.1, known.2) = (*epoch, -1, -1);
-            }
+            let of = (*producer, *epoch);
             match what {
                 What::Data { sequence, records } => {
-                    (known.1, known.2) = (sequence + 1, *last);
+                    state.reading.data(of, (*first, *last), sequence + 1, *producer != PLAIN);
                     let records =
                         records.iter().zip(*first..).map(|((key, value), at)| (at, key.clone(), value.clone()));
                     if *producer == PLAIN {
                         state.committed.extend(records);
                     } else {
-                        known.4 = known.4.or(Some(*first));
                         undecided.entry(*producer).or_default().extend(records);
                     }
                 }
                 What::Marker { is_abort, coordinator_epoch } => {
-                    known.3 = *coordinator_epoch;
                     let decided = undecided.remove(producer).unwrap_or_default();
-                    let Some(first) = known.4.take() else { continue };
-                    state.ended.push((first, *last));
-                    if *is_abort {
-                        let open = state.producers.values().filter_map(|known| known.4).min();
-                        state.aborted.push(AbortedTransaction {
-                            producer_id: *producer,
-                            first_offset: Offset(first),
-                            last_offset: Offset(*last),
-                            last_stable_offset: Offset(open.unwrap_or(last + 1)),
-                        });
-                    } else {
+                    if state.reading.marker(of, *last, *is_abort, *coordinator_epoch) && !is_abort {
                         state.committed.extend(decided);
                     }
                 }
@@ -152,14 +132,6 @@ impl Model {
         found.cut(end);
         assert_eq!(found.end, end, "a log ends where a batch does");
         Self { start, ..found }
-    }
-
-    /// The offset after which all transactions are decided, where the markers from `known_from` on hold it back.
-    fn stable(&self, state: &State, high_watermark: i64, known_from: i64) -> i64 {
-        let open = state.producers.values().filter_map(|known| known.4).min();
-        let held = state.ended.iter().filter(|(_, marker)| *marker >= high_watermark.max(known_from));
-        let first = held.map(|(first, _)| *first).chain(open).min();
-        first.map_or(high_watermark, |first| first.max(self.start).min(high_watermark))
     }
 }
 
@@ -200,7 +172,7 @@ impl Run {
             unreachable!("{op:?} appends nothing")
         };
         let first = self.after.end;
-        let known = self.after.state().producers.get(&producer).copied();
+        let known = self.after.state().reading.producers.get(&producer).copied();
         let (epoch, last_sequence, ..) = known.unwrap_or((0, -1, -1, -1, None));
         let time = TimestampMs(T0 + first);
         if op != Data(producer) {
@@ -365,7 +337,7 @@ fn check(log: &Log, model: &Model) {
         let open = known.transaction_start().map(|first| first.0);
         (id, (known.epoch(), known.last_sequence(), known.last_offset().0, known.coordinator_epoch(), open))
     });
-    assert_eq!(known.collect::<BTreeMap<_, _>>(), state.producers);
+    assert_eq!(known.collect::<BTreeMap<_, _>>(), state.reading.producers);
 
     // Record by record, but for those that a compaction was free to take.
     let data = data_in(&reader);
@@ -396,7 +368,7 @@ fn check(log: &Log, model: &Model) {
             let may_be_gone = |aborted: &AbortedTransaction| {
                 aborted.last_offset.0 < model.compacted && !found.contains(aborted) && !has_data(aborted)
             };
-            let expected = state.aborted.iter().filter(reaches).filter(|aborted| !may_be_gone(aborted));
+            let expected = state.reading.aborted.iter().filter(reaches).filter(|aborted| !may_be_gone(aborted));
             assert_eq!(found, expected.copied().collect::<Vec<_>>(), "{from}..{upper}");
         }
     }
@@ -404,7 +376,8 @@ fn check(log: &Log, model: &Model) {
         let told = log.last_stable_offset(Offset(high_watermark));
         assert_eq!(told, reader.last_stable_offset(Offset(high_watermark)));
         // Of what ended before the log was opened it may know less, or nothing; not so up to the end.
-        let expected = model.stable(&state, high_watermark, 0)..=model.stable(&state, high_watermark, end);
+        let stable = |known_from| state.reading.stable(model.start, high_watermark, known_from);
+        let expected = stable(0)..=stable(end);
         assert!(expected.contains(&told.0), "{told} is not in {expected:?}, high watermark {high_watermark}");
     }
 
@@ -446,7 +419,7 @@ fn check_image(run: &Run, image: &SimFs, seed: u64) -> i64 {
         op: None,
     };
     let open: Vec<i64> =
-        ongoing.after.state().producers.iter().filter_map(|(id, known)| known.4.map(|_| *id)).collect();
+        ongoing.after.state().reading.producers.iter().filter_map(|(id, known)| known.4.map(|_| *id)).collect();
     for (at, producer) in open.into_iter().enumerate() {
         let ends = if at == 0 { Fence(producer) } else { Commit(producer) };
         ongoing.append(&mut log, ends).expect("an open transaction is ended");
@@ -501,7 +474,7 @@ fn crash_everywhere(seed: u64, script: &[Op]) {
         }
     }
     assert!(losses > 0, "images that lose nothing test nothing");
-    let ended = complete.after.state();
+    let ended = complete.after.state().reading;
     println!(
         "{images} images of {} crashes, with {} aborted transactions of {}",
         whole.calls() + 1,

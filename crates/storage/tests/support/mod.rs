@@ -1,6 +1,8 @@
 //! What the tests of the log share.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod transactions;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::histogram::Histogram;
 use super::limits::{self, Limits};
+use crate::driver::random::Random;
 
 const ROUNDS: u32 = 5;
 
@@ -163,15 +164,12 @@ fn now() -> TimestampMs {
 /// The batch that is appended over and over, with bytes that no disk can squeeze.
 fn batch_of(arguments: &LogArguments) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Codec::None);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(1);
     let mut value = vec![0; arguments.record_bytes as usize];
     let now = now();
     for _ in 0..arguments.batch {
         for byte in &mut value {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *byte = (state >> 32) as u8;
+            *byte = random.below(256) as u8;
         }
         builder.push(Record::new(now, &value));
     }

@@ -133,7 +133,7 @@ fn script(seed: u64) -> Vec<Op> {
     let steps = 12 + random.below(10);
     while script.len() < steps {
         let known = run(&disk(seed), &script).after;
-        let producers = known.state().producers;
+        let producers = known.state().reading.producers;
         let open: Vec<i64> = producers.iter().filter_map(|(id, known)| known.4.map(|_| *id)).collect();
         let within = |random: &mut Random, low: i64| {
             low + i64::try_from(random.below(usize::try_from(known.end - low + 1).unwrap())).unwrap()
