@@ -167,7 +167,8 @@ impl Cell {
             Failure::PowerCut | Failure::DiskLost => Promise::PowerCuts,
             Failure::PowerCutOfAll => Promise::PowerCutsOfAll,
         };
-        Plan { promise, min_insync_replicas, synced, retention: false, ..drawn }
+        let asked = Plan { promise, min_insync_replicas, synced, ..drawn };
+        Plan { retention: false, rots: false, unclean_elections: false, operators: false, ..asked }
     }
 
     /// What goes wrong: the failure of the column, and between brokers what makes followers lag and leave.

@@ -77,12 +77,30 @@ counts! {
     sessions_lost = "sessions lost",
     /// Settings that changed.
     configured = "settings changed",
+    /// Leaderships that went back to the preferred replica, by themselves or because somebody asked.
+    preferred = "preferred elections",
+    /// Moves of replicas that began.
+    moves = "moves of replicas",
+    /// Those that were done.
+    moves_done = "moves done",
+    /// Those that were taken back.
+    moves_cancelled = "moves taken back",
+    /// Replicas removed from a broker that runs.
+    removed = "replicas removed",
+    /// Brokers that handed over before they stopped.
+    handed_over = "brokers that handed over",
+    /// Topics deleted and made again.
+    made_again = "topics made again",
+    /// Batches that rotted.
+    rotted = "batches that rotted",
+    /// Batches that were healed from another replica.
+    healed = "batches healed",
 }
 
 impl Counts {
     /// Elections of any kind.
     pub fn leader_changes(&self) -> u64 {
-        self.elections + self.unclean + self.recovered + self.moved
+        self.elections + self.unclean + self.recovered + self.moved + self.preferred
     }
 
     /// Processes that died, in any way.
@@ -99,12 +117,16 @@ impl Counts {
 /// A measure of a run.
 type Measure = (&'static str, fn(&Counts) -> u64);
 
-const MEASURES: [Measure; 7] = [
+const MEASURES: [Measure; 11] = [
     ("leader changes", Counts::leader_changes),
     ("  of them elections", |counts| counts.elections + counts.unclean + counts.recovered),
     ("crashes", Counts::crashes),
     ("truncations", Counts::truncations),
     ("changes of the ISR", |counts| counts.joins + counts.shrinks),
+    ("moves of replicas", |counts| counts.moves),
+    ("  of them done", |counts| counts.moves_done),
+    ("topics made again", |counts| counts.made_again),
+    ("rot", |counts| counts.rotted),
     ("acknowledged records", |counts| counts.acknowledged),
     ("events", |counts| counts.events),
 ];

@@ -4,6 +4,8 @@ use std::fmt;
 
 use highwater_storage::fs::{Call, Fault as DiskFault};
 
+use highwater_replication::BrokerId;
+
 use crate::plan::{Plan, Promise};
 use crate::random::Random;
 
@@ -162,6 +164,35 @@ pub(crate) enum What {
     Configure {
         draw: u64,
     },
+    /// Somebody asks for a leader: the preferred one, or any.
+    Elect {
+        unclean: bool,
+    },
+    /// Somebody moves the replicas, by the number of the [`TARGETS`].
+    Reassign {
+        target: usize,
+    },
+    /// What is under way of that is taken back.
+    CancelReassignment,
+    /// A broker says that it is about to stop, and does when nobody depends on it any more.
+    Leave {
+        whom: Whom,
+    },
+    /// The topic is deleted, and another one made of its name.
+    MakeAgain,
+    /// A byte of what is committed and synced changes on a disk.
+    Rot {
+        whom: Whom,
+        draw: u64,
+    },
+}
+
+/// Where the replicas may be asked to go.
+const TARGETS: [&[i32]; 9] = [&[1, 2, 3], &[3, 2, 1], &[2, 3, 1], &[1, 2], &[2, 3], &[3, 1], &[2, 1], &[3, 2], &[1, 3]];
+
+/// One of them.
+pub(crate) fn target(number: usize) -> Vec<BrokerId> {
+    TARGETS[number % TARGETS.len()].iter().copied().map(BrokerId).collect()
 }
 
 /// How long a run goes wrong, and what that may be.
@@ -182,7 +213,13 @@ pub(crate) fn draw(plan: &Plan, random: &mut Random) -> Vec<Fault> {
     }
     let mut at_ms = 100;
     while at_ms < ends_ms {
-        faults.push(Fault { at_ms, what: draw_one(plan, random) });
+        let what = draw_one(plan, random);
+        faults.push(Fault { at_ms, what });
+        if matches!(what, What::Reassign { .. }) && random.one_in(2) {
+            // Before it is done, most likely: that takes a few messages if all is well.
+            at_ms += random.between(1, 60);
+            faults.push(Fault { at_ms, what: What::CancelReassignment });
+        }
         at_ms += random.between(30, 250);
     }
     faults
@@ -193,7 +230,12 @@ fn draw_one(plan: &Plan, random: &mut Random) -> What {
     let whom = if random.one_in(3) { Whom::Leader } else { Whom::Broker(broker) };
     let other = (broker + 1 + random.index(BROKERS - 1)) % BROKERS;
     let ms = random.between(20, 500);
-    match random.below(32) {
+    let kinds = match (plan.operators, plan.rots) {
+        (true, _) => 40,
+        (false, true) => 36,
+        (false, false) => 32,
+    };
+    match random.below(kinds) {
         0..=4 => What::Stop { whom, clean: random.one_in(3) },
         5..=8 if plan.promise == Promise::PowerCutsOfAll => What::PowerCutOfAll { image: random.draw() },
         5 | 6 if plan.promise == Promise::PowerCuts && random.one_in(3) => What::DiskLost { whom },
@@ -221,6 +263,12 @@ fn draw_one(plan: &Plan, random: &mut Random) -> What {
         28 => What::SlowDisk { whom, ms },
         29 => What::NewController,
         30 => What::MoveLeader { to: broker },
+        33..=35 if plan.rots => What::Rot { whom, draw: random.draw() },
+        33 | 34 => What::Reassign { target: random.index(TARGETS.len()) },
+        35 => What::Elect { unclean: false },
+        36 | 37 => What::Leave { whom },
+        38 => What::Elect { unclean: random.one_in(3) },
+        39 if random.one_in(2) => What::MakeAgain,
         _ => What::Configure { draw: random.draw() },
     }
 }
@@ -298,6 +346,16 @@ impl fmt::Display for Fault {
             What::NewController => f.write_str("another broker is controller"),
             What::MoveLeader { to } => write!(f, "the leadership goes to {}", place(to)),
             What::Configure { .. } => f.write_str("the topic's settings change"),
+            What::Elect { unclean: false } => f.write_str("somebody asks for the preferred leader"),
+            What::Elect { unclean: true } => f.write_str("somebody asks for any leader"),
+            What::Reassign { target: number } => {
+                let target = target(number).iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" ");
+                write!(f, "the replicas are to move to {target}")
+            }
+            What::CancelReassignment => f.write_str("a move of replicas is taken back"),
+            What::Leave { whom } => write!(f, "{whom} hands over and stops"),
+            What::MakeAgain => f.write_str("the topic is deleted and made again"),
+            What::Rot { whom, .. } => write!(f, "a byte rots on the disk of {whom}"),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Three replicas over simulated disks, a lossy network and a store with compare-and-set, driven by a seed.
 //!
 //! The machines are the real ones: `Replica`, `Controller`, `Partition` and `Log`. Each seed draws a row of the table "what
-//! may be lost when" (`docs/replication.md`) and a schedule of faults, runs until everything has healed and the replicas
+//! may be lost when" (`docs/replication.md`) and a schedule of faults and of what operators do (moves of replicas, elections,
+//! settings, brokers that hand over, the topic made again), runs until everything has healed and the replicas
 //! are equal, and checks the invariants after every event (`truth.rs`); what the clients saw is judged at the end by
 //! `highwater-checker`. One thread, no clock, no chance but the seed: a run repeats bit for bit.
 //!

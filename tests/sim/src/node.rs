@@ -1,7 +1,8 @@
 //! One broker: its disk, its clock, and while it runs its partition and what is outstanding there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use highwater_replication::{
@@ -9,13 +10,17 @@ use highwater_replication::{
 };
 use highwater_storage::fs::{Fs, SimFs};
 use highwater_storage::sim::Clock;
-use highwater_storage::{Log, Offset, OpenError, OpenHints, ReadError, ReadLimit, TimestampMs, TopicPartition};
+use highwater_storage::{Log, Offset, OpenHints, ReadError, ReadLimit, TimestampMs, TopicPartition};
 
 use crate::plan::{Mutant, Plan, at};
 use crate::random::{Purpose, Random};
-use crate::truth::{Mirror, Truth};
+use crate::store::Image;
+use crate::truth::{Mirror, Rotten, Truth};
 
-const DIR: &str = "/books-0";
+/// The log of a topic: its id is written in the directory, so to speak.
+fn directory(topic: u32) -> PathBuf {
+    PathBuf::from(format!("/books-0.{topic}"))
+}
 
 /// Room enough for any run.
 const DISK_BYTES: u64 = 1 << 40;
@@ -46,6 +51,10 @@ pub(crate) struct Node {
     pub(crate) disk_failed: bool,
     /// Its last life ended while it was at work on its disk: retention may have deleted up to here and not told.
     pub(crate) may_have_deleted_below: i64,
+    /// What has rotted on its disk, and is not healed.
+    pub(crate) rotten: Option<Rotten>,
+    /// Logs that were set aside.
+    set_aside: u32,
     /// What is left on the disk when it dies in a call, if the power goes with it.
     pub(crate) dies_with_power: Option<u64>,
     pub(crate) clock: Clock,
@@ -55,6 +64,14 @@ pub(crate) struct Node {
 
 pub(crate) struct Running {
     pub(crate) partition: Partition,
+    /// Of which topic it is a replica, and whether it is one: else it is what there will be when it becomes one.
+    pub(crate) topic: u32,
+    pub(crate) hosts: bool,
+    /// The latest image that it has seen.
+    pub(crate) seen: u64,
+    /// When it may ask anew for what has rotted here, and whom it asks next.
+    pub(crate) heals_at: i64,
+    pub(crate) heals_from: usize,
     pub(crate) session: BrokerEpoch,
     pub(crate) mirror: Mirror,
     /// The fetch that is out.
@@ -77,6 +94,7 @@ pub(crate) struct Parked {
 /// Whose fetch: node, life, number, and what was asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FetchId {
+    pub(crate) topic: u32,
     pub(crate) node: usize,
     pub(crate) life: u32,
     pub(crate) number: u64,
@@ -86,25 +104,18 @@ pub(crate) struct FetchId {
 /// Whose produce: the numbers of the batch and whether the producer is the idempotent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProduceId {
+    pub(crate) topic: u32,
     pub(crate) idempotent: bool,
     pub(crate) number: u64,
     pub(crate) count: u64,
     pub(crate) acknowledges: bool,
 }
 
-/// A new disk; the number decides over what a file system leaves open.
-pub(crate) fn empty_disk(seed: u64) -> SimFs {
-    let fs = SimFs::new(seed);
-    fs.create_dir(Path::new(DIR)).expect("an empty disk");
-    fs.sync_dir(Path::new("/")).expect("an empty disk");
-    fs
-}
-
 impl Node {
     pub(crate) fn new(seed: u64, node: usize) -> Self {
         Self {
             id: BrokerId(i32::try_from(node + 1).expect("few")),
-            fs: empty_disk(Purpose::Disk(node).of(seed).draw()),
+            fs: SimFs::new(Purpose::Disk(node).of(seed).draw()),
             random: Purpose::Broker(node).of(seed),
             life: 0,
             running: None,
@@ -118,6 +129,8 @@ impl Node {
             disk_fails: false,
             disk_failed: false,
             may_have_deleted_below: 0,
+            rotten: None,
+            set_aside: 0,
             dies_with_power: None,
             clock: Clock::default(),
             clock_step: 0,
@@ -135,14 +148,18 @@ impl Node {
     }
 
     /// What recovery would find, with the disk left as it is.
-    pub(crate) fn on_disk(&self, plan: &Plan, truth: &mut Truth) -> Mirror {
+    pub(crate) fn on_disk(&self, plan: &Plan, topic: u32, truth: &mut Truth) -> Mirror {
+        let mut mirror = Mirror::default();
+        let directory = directory(topic);
+        if self.fs.metadata(&directory).is_err() {
+            return mirror; // It has not heard of the topic.
+        }
         let copy = self.fs.process_crash_image();
         copy.set_capacity(DISK_BYTES);
-        let (log, _) = Log::open_with(Arc::new(copy), Path::new(DIR), plan.log(), OpenHints::default())
-            .expect("a log that recovers");
-        let mut mirror = Mirror::default();
+        let (log, _) =
+            Log::open_with(Arc::new(copy), &directory, plan.log(), OpenHints::default()).expect("a log that recovers");
         mirror.forget(log.start().0);
-        mirror.read_on(log.start().0, log.end().0, &log.reader(), truth);
+        mirror.read_on(log.start().0, log.end().0, &log.reader(), self.rotten.as_ref(), truth);
         mirror
     }
 
@@ -164,13 +181,42 @@ impl Node {
         self.dies_with_power = None;
     }
 
+    /// Sets aside the logs of topics that are gone, and the one that is not to be here any more, and makes a directory.
+    fn tidy(&mut self, image: &Image) -> io::Result<()> {
+        let (fs, root) = (self.fs.clone(), Path::new("/"));
+        for topic in 0..=image.topic {
+            let is_wanted = topic == image.topic && image.assignment.contains(&self.id);
+            if is_wanted || fs.metadata(&directory(topic)).is_err() {
+                continue;
+            }
+            // In this order: a later log of this name begins without the marks of this one.
+            (self.checkpointed, self.rotten) = (None, None);
+            self.set_aside += 1;
+            fs.rename(&directory(topic), &root.join(format!("gone-{}", self.set_aside)))?;
+            fs.sync_dir(root)?;
+        }
+        if fs.metadata(&directory(image.topic)).is_err() {
+            self.checkpointed = None;
+            fs.create_dir(&directory(image.topic))?;
+            fs.sync_dir(root)?;
+        }
+        Ok(())
+    }
+
+    /// The file of a segment that begins there.
+    pub(crate) fn segment(topic: u32, base: Offset) -> PathBuf {
+        directory(topic).join(format!("{:020}.log", base.0))
+    }
+
     /// Opens the log and starts. The store's state comes later.
     ///
     /// # Errors
     /// If the log does not open.
-    pub(crate) fn start(&mut self, plan: &Plan, session: BrokerEpoch) -> Result<(), OpenError> {
-        let fs: Arc<dyn Fs> = Arc::new(self.fs.clone());
-        let (mut log, _) = Log::open_with(fs, Path::new(DIR), plan.log(), OpenHints::default())?;
+    pub(crate) fn start(&mut self, plan: &Plan, session: BrokerEpoch, image: &Image) -> Result<(), String> {
+        self.tidy(image).map_err(|error| error.to_string())?;
+        let (fs, directory): (Arc<dyn Fs>, _) = (Arc::new(self.fs.clone()), directory(image.topic));
+        let opened = Log::open_with(fs, &directory, plan.log(), OpenHints::default());
+        let (mut log, _) = opened.map_err(|error| error.to_string())?;
         if plan.mutant == Some(Mutant::CutsAtHighWatermark) {
             let to = self.checkpointed.unwrap_or_else(|| log.start()).min(log.end());
             let _cut_if_the_disk_allows = log.truncate_to(to);
@@ -181,6 +227,11 @@ impl Node {
         let partition = Partition::new(config, TopicPartition::new("books", 0), log, self.checkpointed);
         self.running = Some(Running {
             partition,
+            topic: image.topic,
+            hosts: image.assignment.contains(&self.id),
+            seen: image.number,
+            heals_at: 0,
+            heals_from: 0,
             session,
             mirror: Mirror::default(),
             fetching: None,

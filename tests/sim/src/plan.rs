@@ -47,11 +47,15 @@ pub enum Mutant {
     /// Leaders count followers as in sync whatever they hold below the leader's log start, as Kafka does; and followers that
     /// differ do not look at that start.
     VouchesForAll,
+    /// A move of replicas ends without a new leader epoch.
+    KeepsEpochOfMoves,
+    /// What was meant for the former topic of a name is taken for the present one.
+    IgnoresTopicIds,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::CutsAtHighWatermark,
         Self::MinimumOverTheLeader,
         Self::ReturnsAsIfClean,
@@ -62,6 +66,8 @@ impl Mutant {
         Self::AcknowledgesAhead,
         Self::TrustsAnyEpoch,
         Self::VouchesForAll,
+        Self::KeepsEpochOfMoves,
+        Self::IgnoresTopicIds,
     ];
 }
 
@@ -73,6 +79,15 @@ pub(crate) struct Plan {
     pub(crate) synced: bool,
     /// Small segments and a bound on their bytes, so that log starts move.
     pub(crate) retention: bool,
+    pub(crate) segment_bytes: u32,
+    /// Replicas outside of the ISR may lead.
+    pub(crate) unclean_elections: bool,
+    /// What is on disks rots, in one log at a time. Then no replica goes, by reassignment or by age: it may be the one that
+    /// has what has rotted elsewhere.
+    pub(crate) rots: bool,
+    /// Somebody moves replicas, asks for leaders, stops brokers in order and makes the topic again; and the controller gives
+    /// leaderships back to preferred replicas.
+    pub(crate) operators: bool,
     pub(crate) mutant: Option<Mutant>,
     /// So long things go wrong, in milliseconds; then everything heals.
     pub(crate) heals_ms: i64,
@@ -108,11 +123,18 @@ impl Plan {
             ]),
         };
         let two = promise == Promise::PowerCuts || random.one_in(2);
+        let rots = matches!(promise, Promise::Kills | Promise::SyncedPowerCuts) && mutant.is_none() && random.one_in(3);
+        let retention = (random.one_in(4) || mutant == Some(Mutant::VouchesForAll)) && !rots;
         Self {
             promise,
             min_insync_replicas: if two { 2 } else { 1 },
             synced: promise == Promise::SyncedPowerCuts && mutant != Some(Mutant::CountsUnflushed),
-            retention: random.one_in(4) || mutant == Some(Mutant::VouchesForAll),
+            retention,
+            segment_bytes: if rots || retention { 400 } else { random.pick(&[400, 1_000, 1 << 20]) },
+            unclean_elections: promise == Promise::Nothing,
+            rots,
+            // What that one takes is seldom enough as it is.
+            operators: !random.one_in(4) && mutant != Some(Mutant::VouchesForAll),
             mutant,
             heals_ms: random.between(1_000, 2_500),
             lag_ms: 200,
@@ -128,9 +150,11 @@ impl Plan {
 
     /// Somebody changes the topic's settings, within what the promise rests on.
     pub(crate) fn change(&mut self, random: &mut Random) {
-        match random.below(4) {
+        match random.below(6) {
             0 if self.promise != Promise::PowerCuts => self.min_insync_replicas = 1 + random.index(2),
-            1 => self.retention = !self.retention,
+            1 => self.retention = !self.retention && !self.rots,
+            4 => self.segment_bytes = random.pick(&[400, 1_000, 1 << 20]),
+            5 if self.promise == Promise::Nothing => self.unclean_elections = !self.unclean_elections,
             2 => self.lag_ms = random.pick(&[100, 200, 400]),
             _ => self.flush_ms = random.pick(&[50, 300, 1_000]),
         }
@@ -150,9 +174,11 @@ impl Plan {
     }
 
     pub(crate) fn log(&self) -> LogOptions {
-        let mut options = LogOptions::default();
+        let mut options = LogOptions { segment_bytes: self.segment_bytes, ..LogOptions::default() };
+        if self.rots {
+            options.scrub_interval_ms = 100;
+        }
         if self.retention {
-            options.segment_bytes = 400;
             options.retention_bytes = 800;
             options.file_delete_delay_ms = 50;
         }

@@ -33,6 +33,24 @@ pub(crate) struct Mirror {
     compared: i64,
 }
 
+/// Records that have rotted in a log: they were there, and are to be there again.
+#[derive(Clone, Debug)]
+pub(crate) struct Rotten {
+    pub(crate) from: i64,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Rotten {
+    pub(crate) fn end(&self) -> i64 {
+        self.from + i64::try_from(self.entries.len()).expect("a short log")
+    }
+
+    /// What was there from this offset on, if that is rotten.
+    fn since(&self, offset: i64) -> Option<&[Entry]> {
+        self.entries.get(usize::try_from(offset - self.from).ok()?..).filter(|left| !left.is_empty())
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
     identity: BTreeMap<(i64, i32), (u64, i32)>,
@@ -55,12 +73,19 @@ impl Mirror {
     }
 
     /// Reads what the log has that is not known here yet.
-    pub(crate) fn follow(&mut self, partition: &Partition, truth: &mut Truth) {
+    pub(crate) fn follow(&mut self, partition: &Partition, rotten: Option<&Rotten>, truth: &mut Truth) {
         let log = partition.log();
-        self.read_on(log.start().0, log.end().0, &partition.reader(), truth);
+        self.read_on(log.start().0, log.end().0, &partition.reader(), rotten, truth);
     }
 
-    pub(crate) fn read_on(&mut self, start: i64, end: i64, reader: &LogReader, truth: &mut Truth) {
+    pub(crate) fn read_on(
+        &mut self,
+        start: i64,
+        end: i64,
+        reader: &LogReader,
+        rotten: Option<&Rotten>,
+        truth: &mut Truth,
+    ) {
         if end < self.end() || start > self.end() || start < self.start {
             self.forget(start);
         }
@@ -70,7 +95,22 @@ impl Mirror {
         }
         while self.end() < end {
             let from = self.end();
-            let fetched = reader.read(Offset(from), ReadLimit::bytes(1 << 20)).expect("a readable log");
+            if let Some(entries) = rotten.and_then(|rotten| rotten.since(from)) {
+                for entry in entries {
+                    self.take(*entry, truth);
+                }
+                continue;
+            }
+            // Up to what is rotten: whether a read meets it depends on where it begins.
+            let limit = ReadLimit::bytes(1 << 20);
+            let limit = match rotten.filter(|rotten| rotten.from > from) {
+                Some(rotten) => limit.below(Offset(rotten.from)),
+                None => limit,
+            };
+            let fetched = match reader.read(Offset(from), limit) {
+                Ok(fetched) => fetched,
+                Err(error) => panic!("a log that cannot be read at {from}: {error}"),
+            };
             assert!(fetched.next.0 > from, "the log ends at {end} and gives nothing at {from}");
             let known = self.entries.len();
             for batch in batches(&fetched.bytes) {
@@ -84,14 +124,18 @@ impl Mirror {
                     }
                     let value = record.value.expect("a value");
                     let payload = u64::from_be_bytes(value.try_into().expect("eight bytes"));
-                    let entry = Entry { epoch: header.leader_epoch().0, payload };
-                    let before = self.entries.back().map_or(-1, |entry| entry.epoch);
-                    self.entries.push_back(entry);
-                    truth.identify(offset, entry, before);
+                    self.take(Entry { epoch: header.leader_epoch().0, payload }, truth);
                 }
             }
             assert!(self.entries.len() > known, "the log goes {start}..{end} and gives {fetched:?} at {from}");
         }
+    }
+
+    fn take(&mut self, entry: Entry, truth: &mut Truth) {
+        let before = self.entries.back().map_or(-1, |entry| entry.epoch);
+        let offset = self.end();
+        self.entries.push_back(entry);
+        truth.identify(offset, entry, before);
     }
 
     /// The log was cut or opened again: nothing is known of it.

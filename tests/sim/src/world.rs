@@ -2,17 +2,19 @@
 
 mod clients;
 mod coordination;
+mod end;
 mod failures;
 mod ledger;
 mod messages;
+mod rot;
 mod story;
+mod topic;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
-use highwater_checker::{Client, Event as Seen, Kind, Payload};
+use highwater_checker::{Client, Event as Seen, Payload};
 use highwater_replication::{
-    Acks, BrokerEpoch, BrokerId, Commit, CommitResult, Controller, CutReason, Effect, Election, FetchError,
+    Acks, BrokerEpoch, BrokerId, Commit, CommitResult, Completion, Controller, CutReason, Effect, Election, FetchError,
     FetchFailure, FetchReply, FetchRequest, FetchedRecords, Fetcher, Isolation, IsrDecision, ListedOffset,
     PartitionFacts, PartitionState, Produced, PublishedEnd, ReplicaConfig, Role, Versioned, WaitToken, Which,
     return_doubtful,
@@ -20,21 +22,23 @@ use highwater_replication::{
 use highwater_storage::fs::SimFs;
 use highwater_storage::sim::{Network, Queue, after_power_cut};
 use highwater_storage::{
-    BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, LeaderEpoch, Offset, Record, TimestampMs, TopicPartition,
-    WorkJob, batches,
+    BatchBuilder, CheckedBatch, Codec, EpochEnd, FlushJob, LeaderEpoch, Offset, ReadLimit, Record, TimestampMs,
+    TopicPartition, WorkJob, batches,
 };
 
 use crate::cell::Cell;
 use crate::counts::Counts;
-use crate::fault::{BROKERS, CLIENTS, Fault, PLACES, Place, STORE, What, Whom, draw};
+use crate::fault::{BROKERS, CLIENTS, Fault, PLACES, Place, STORE, What, Whom, draw, target};
 use crate::node::{FetchId, Node, Parked, ProduceId};
 use crate::plan::{EPOCH_MS, Mutant, Plan, Promise, SETTLE_MS};
 use crate::random::{Purpose, Random};
-use crate::store::Store;
+use crate::store::{Image, Store};
 use crate::trace::Trace;
 use crate::truth::Truth;
 use clients::Consumer;
+use coordination::Term;
 use ledger::Ledger;
+use rot::Loan;
 
 const LONG_POLL_MS: i64 = 60;
 const FETCH_TIMEOUT_MS: i64 = 120;
@@ -67,7 +71,7 @@ enum Event {
         proposal: u64,
         decision: IsrDecision,
     },
-    StateSeen(Versioned<PartitionState>),
+    ImageSeen(Box<Image>),
     LiveSeen(BTreeMap<BrokerId, BrokerEpoch>),
     /// The node reads the store anew, as after a lost watch.
     Reads,
@@ -79,6 +83,11 @@ enum Event {
     FailureArrives,
     ProduceArrives(ProduceId, Acks, Vec<u8>),
     Housekeeping,
+    /// It is about to stop, and has said so at a time.
+    Leaves(i64),
+    /// Another replica asks for what has rotted there.
+    LoanAsked(Box<Loan>),
+    LoanArrives(Box<Loan>, Vec<u8>),
     // What concerns no running node.
     Boots,
     Starts,
@@ -88,8 +97,10 @@ enum Event {
     SessionEnds(BrokerEpoch),
     SessionExpires(BrokerEpoch),
     Controls,
-    CommitArrives(i32, Box<Commit>),
-    CommitKnown(Box<Commit>, CommitResult),
+    CommitArrives(Term, Box<Commit>),
+    CommitKnown(Term, Box<Commit>, CommitResult),
+    CompletionArrives(Term, Box<Completion>),
+    CompletionKnown(Term, Box<Completion>, CommitResult),
     ProducerActs,
     Answered(usize, ProduceId, Result<Offset, ()>),
     ConsumerReads,
@@ -136,6 +147,8 @@ pub(crate) struct World {
     /// The idempotent producer's batch that is not acknowledged yet, and where its next attempt goes.
     in_doubt: Option<(ProduceId, i64)>,
     sequence: u64,
+    /// The first one of the present topic.
+    first_sequence: u64,
     consumer: Consumer,
     /// What clients did and saw.
     history: Vec<Seen>,
@@ -180,7 +193,7 @@ impl World {
             now: EPOCH_MS,
             queue: Queue::new(EPOCH_MS),
             nodes: (0..BROKERS).map(|node| Node::new(seed, node)).collect(),
-            store: Store { controller_epoch: 1, ..Store::default() },
+            store: Store::new(target(0)),
             controller: Controller::new(1),
             truth: Truth::default(),
             network: Network::new(seed, PLACES, plan.latency_ms),
@@ -190,6 +203,7 @@ impl World {
             numbers: 0,
             in_doubt: None,
             sequence: 0,
+            first_sequence: 0,
             consumer: Consumer::default(),
             history: Vec::new(),
             struck: false,
@@ -287,8 +301,10 @@ impl World {
             }
             Event::SessionExpires(_) => return,
             Event::Controls => return self.control(),
-            Event::CommitArrives(epoch, commit) => return self.commit_arrives(epoch, *commit),
-            Event::CommitKnown(commit, result) => return self.commit_known(&commit, &result),
+            Event::CommitArrives(term, commit) => return self.commit_arrives(term, *commit),
+            Event::CommitKnown(term, commit, result) => return self.commit_known(term, &commit, &result),
+            Event::CompletionArrives(term, done) => return self.completion_arrives(term, *done),
+            Event::CompletionKnown(term, done, result) => return self.completion_known(term, &done, &result),
             Event::ProducerActs => return self.producer_acts(),
             Event::Answered(by, id, answer) => return self.answered(by, id, answer),
             Event::ConsumerReads => return self.consumer_reads(),
@@ -306,6 +322,7 @@ impl World {
             return self.schedule_for(paused_until - self.now + 1, node, life, event);
         }
         self.tell(node, &event);
+        self.nodes[node].fs.set_now(self.time(node));
         self.happen(node, event);
         if self.has_crashed(node) {
             return;
@@ -362,7 +379,7 @@ impl World {
             Event::ProposalArrives(proposal) => self.proposal_arrives(node, proposal),
             Event::EndArrives(end) => self.end_arrives(node, end),
             Event::Decided { proposal, decision } => running.partition.isr_decided(now, proposal, decision),
-            Event::StateSeen(state) => self.state_seen(node, &state),
+            Event::ImageSeen(image) => self.image_seen(node, &image),
             Event::LiveSeen(live) => running.partition.apply_live_brokers(now, &live),
             Event::Reads => self.read_store(node),
             Event::SessionLostSeen => {
@@ -389,8 +406,7 @@ impl World {
                     finished.is_ok() || self.nodes[node].has_bad_disk(),
                     "on a disk that does not fail: {finished:?}"
                 );
-                let Some(running) = &mut self.nodes[node].running else { return };
-                self.truth.deleted(running.partition.log().start().0);
+                self.note_deleted(node);
                 self.begin_work(node);
             }
             Event::Configured => {
@@ -399,10 +415,18 @@ impl World {
                 running.partition.configure(now, config, self.plan.log());
             }
             Event::FailureArrives => {
-                self.store.failed.insert(self.nodes[node].id);
-                self.store_changed();
+                if self.is_current(node) {
+                    self.store.failed.insert(self.nodes[node].id);
+                    self.store_changed();
+                }
             }
+            Event::Leaves(since) => self.leaves(node, since),
+            Event::LoanAsked(loan) => self.lend(node, *loan),
+            Event::LoanArrives(loan, bytes) => self.loan_arrives(node, &loan, &bytes),
             Event::Housekeeping => {
+                if self.healed {
+                    self.look_at_rot(node);
+                }
                 self.begin_work(node);
                 self.schedule(70, node, Event::Housekeeping);
             }
@@ -415,7 +439,8 @@ impl World {
         let checkpoints = self.nodes[node].random.one_in(4);
         let Some(running) = &mut self.nodes[node].running else { return };
         let job = running.partition.begin_work(now);
-        self.truth.deleted(running.partition.log().start().0);
+        self.note_deleted(node);
+        let Some(running) = &mut self.nodes[node].running else { return };
         if let Some(job) = job {
             self.schedule(after, node, Event::WorkRuns(Box::new(job)));
         } else if checkpoints && let Some(job) = running.partition.begin_checkpoint() {
@@ -462,7 +487,7 @@ impl World {
                     self.fetches += 1;
                     let number = self.fetches;
                     running.fetching = Some((number, plan));
-                    let id = FetchId { node, life: self.nodes[node].life, number, plan };
+                    let id = FetchId { topic: running.topic, node, life: self.nodes[node].life, number, plan };
                     self.schedule(FETCH_TIMEOUT_MS, node, Event::FetchTimesOut(number));
                     let leader = usize::try_from(plan.leader.0 - 1).expect("a broker");
                     for _ in 0..1 + u64::from(self.doubled(node, leader)) {
@@ -518,22 +543,37 @@ impl World {
         }
         self.look(node);
         self.arm(node);
+        self.consider_healing(node);
+    }
+
+    /// Whether a broker's log is of the topic that there is now.
+    fn is_current(&self, node: usize) -> bool {
+        self.nodes[node].running.as_ref().is_some_and(|running| running.topic == self.store.topic)
+    }
+
+    /// Retention may have been at work.
+    fn note_deleted(&mut self, node: usize) {
+        if let Some(running) = self.nodes[node].running.as_ref().filter(|running| running.topic == self.store.topic) {
+            self.truth.deleted(running.partition.log().start().0);
+        }
     }
 
     /// Compares what the node's log holds with the truth.
     fn look(&mut self, node: usize) {
-        let loses_nothing = self.plan.loses_nothing();
-        let Some(running) = &mut self.nodes[node].running else { return };
+        let (loses_nothing, is_current) = (self.plan.loses_nothing(), self.is_current(node));
+        let Node { running: Some(running), rotten, .. } = &mut self.nodes[node] else { return };
         let status = running.partition.status();
         // Its log is closed, by a job at its disk maybe that nobody has heard of yet: what it holds shows when it is opened
         // again.
         if status.role == Role::Fenced || running.partition.log().fence().is_some() {
             return;
         }
-        running.mirror.follow(&running.partition, &mut self.truth);
-        self.truth.begins(node, status.log_start.0);
-        if loses_nothing {
-            self.truth.commit(&mut running.mirror, status.high_watermark.0);
+        if is_current {
+            running.mirror.follow(&running.partition, rotten.as_ref(), &mut self.truth);
+            self.truth.begins(node, status.log_start.0);
+            if loses_nothing {
+                self.truth.commit(&mut running.mirror, status.high_watermark.0);
+            }
         }
         for value in [node as i64, status.log_end.0, status.high_watermark.0, status.version, self.now] {
             self.fingerprint = Random::mix(self.fingerprint ^ value.cast_unsigned());
@@ -562,112 +602,5 @@ impl World {
             let after = deadline.0.saturating_sub(time).max(1);
             self.schedule(after, node, Event::Tick);
         }
-    }
-
-    // The end.
-
-    fn heal(&mut self) {
-        self.healed = true;
-        self.everywhere("all is well from now on");
-        self.network.heal();
-        self.garbling = (1, 0);
-        self.store_down_until = self.store_down_until.min(self.now);
-        for node in &mut self.nodes {
-            node.paused_until = node.paused_until.min(self.now);
-            node.cut_off_until = node.cut_off_until.min(self.now);
-            node.late_until = node.late_until.min(self.now);
-            node.slow_until = node.slow_until.min(self.now);
-            node.clock.drift(self.now, 0);
-            node.heal_disk();
-        }
-    }
-
-    fn is_settled(&self) -> bool {
-        let Some(state) = &self.store.state else { return false };
-        // Where records get lost, the producer's next one is refused for ever: it misses its predecessor.
-        let in_doubt = self.in_doubt.is_some() && self.plan.loses_nothing() && !self.struck;
-        let settled = state.value.isr.len() == BROKERS && state.value.doubtful.is_empty() && !state.value.recovering;
-        if !settled || in_doubt {
-            return false;
-        }
-        let mut ends = BTreeSet::new();
-        for node in &self.nodes {
-            let Some(running) = &node.running else { return false };
-            let status = running.partition.status();
-            let is_open = running.partition.log().fence().is_none();
-            if status.role == Role::Offline || !is_open || status.version != state.version {
-                return false;
-            }
-            ends.extend([status.log_end, status.high_watermark]);
-        }
-        ends.len() == 1
-    }
-
-    fn check_end(&mut self) {
-        let mut stored = Vec::new();
-        let start = self.nodes.iter().map(|node| node.running.as_ref().expect("it runs").mirror.start).max();
-        let start = start.expect("three nodes");
-        for node in &mut self.nodes {
-            let running = node.running.as_mut().expect("it runs");
-            // Everything is read again, from the files.
-            running.mirror.forget(running.partition.log().start().0);
-            running.mirror.follow(&running.partition, &mut self.truth);
-            stored.push((start..running.mirror.end()).map(|offset| running.mirror.at(offset)).collect::<Vec<_>>());
-        }
-        assert!(stored.windows(2).all(|pair| pair[0] == pair[1]), "the logs differ at the end");
-        if !self.plan.loses_nothing() {
-            return;
-        }
-        for node in &self.nodes {
-            let running = node.running.as_ref().expect("it runs");
-            self.truth.holds_everything(&format!("broker {}", node.id), &running.mirror);
-        }
-        assert!(self.truth.committed_below() <= stored[0].len() as i64 + start, "committed records are gone");
-        self.close_ledger();
-        if self.struck {
-            return;
-        }
-        self.check_history(start);
-        // The idempotent producer's records are there once each and in order.
-        let numbers = stored[0].iter().flatten().filter(|entry| entry.payload >> 63 == 1);
-        let numbers: Vec<u64> = numbers.map(|entry| entry.payload & !(1 << 63)).collect();
-        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "not once each and in order: {numbers:?}");
-        // With retention the last ones may be gone by age, behind others.
-        if start == 0 || !numbers.is_empty() {
-            assert_eq!(numbers.last().map_or(0, |last| last + 1), self.sequence, "the last ones are missing");
-        }
-    }
-
-    /// What the clients saw, with somebody who reads all that is left at the end.
-    fn check_history(&mut self, start: i64) {
-        let mut history = std::mem::take(&mut self.history);
-        let mirror = &self.nodes[0].running.as_ref().expect("it runs").mirror;
-        for offset in start..mirror.end() {
-            let payload = Payload(mirror.at(offset).expect("a record at each offset").payload);
-            history.push(Seen::Read { client: Client(u32::MAX), offset, payload });
-        }
-        history.push(Seen::Start { offset: start });
-        let mut anomalies = highwater_checker::check(&history);
-        // A replica that came to know the log when a record was gone by age does not know its producer's number: a repetition
-        // is a new record to it. That needs retention to be quicker than the retry.
-        anomalies.retain(|anomaly| {
-            let by_age = anomaly.events.iter().any(|event| match history[*event] {
-                Seen::Acked { offset, .. } | Seen::Read { offset, .. } => offset < start,
-                _ => false,
-            });
-            !matches!(anomaly.kind, Kind::Duplicate | Kind::Reordered) || !by_age
-        });
-        if let Some(first) = anomalies.first() {
-            panic!("clients saw {} anomalies, first {}", anomalies.len(), first.explain(&history));
-        }
-    }
-
-    fn situation(&self) -> String {
-        let mut text = format!("store {:?} live {:?} in doubt {:?}", self.store.state, self.store.live, self.in_doubt);
-        for node in &self.nodes {
-            let status = node.running.as_ref().map(|running| running.partition.status());
-            write!(text, "\n  {}: {status:?}", node.id).expect("a string");
-        }
-        text
     }
 }

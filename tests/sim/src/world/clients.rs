@@ -43,7 +43,7 @@ impl World {
             };
         let number = if idempotent { self.sequence } else { self.numbers };
         *(if idempotent { &mut self.sequence } else { &mut self.numbers }) += count;
-        let id = ProduceId { idempotent, number, count, acknowledges };
+        let id = ProduceId { topic: self.store.topic, idempotent, number, count, acknowledges };
         let client = Client(u32::from(idempotent));
         let sent = (0..count).map(|record| Seen::Sent { client, payload: Payload(payload(id, record)), idempotent });
         self.history.extend(sent);
@@ -72,6 +72,9 @@ impl World {
     pub(super) fn produce_arrives(&mut self, node: usize, id: ProduceId, acks: Acks, batch: Vec<u8>) {
         let now = self.time(node);
         let Some(running) = &mut self.nodes[node].running else { return };
+        if running.topic != id.topic {
+            return self.answer_produce(node, id, Err(()));
+        }
         let rules = running.partition.log().options().rules.clone();
         let checked = CheckedBatch::check(batch, &rules, now).expect("a valid batch");
         let token = running.token();
@@ -116,7 +119,7 @@ impl World {
     pub(super) fn promise(&mut self, node: usize, id: ProduceId, base: Offset) {
         self.look(node);
         self.counts.acknowledged += id.count;
-        if !self.plan.loses_nothing() {
+        if !self.plan.loses_nothing() || !self.is_current(node) {
             return;
         }
         for record in 0..id.count {
@@ -148,7 +151,8 @@ impl World {
         let knows_epoch = !self.consumers.one_in(3);
         let is_cut = |from, to| self.network.is_cut(self.now, from, to);
         let reached = !is_cut(CLIENTS, node) && !is_cut(node, CLIENTS);
-        if self.nodes[node].paused_until > self.now || !reached || !self.plan.loses_nothing() {
+        let answers = reached && self.nodes[node].paused_until <= self.now && self.is_current(node);
+        if !answers || !self.plan.loses_nothing() {
             return;
         }
         let now = self.time(node);
@@ -173,11 +177,19 @@ impl World {
                     }
                 }
                 let Ok(bytes) = running.read(&grant, request.from, 1 << 20) else {
-                    assert!(self.nodes[node].has_bad_disk(), "a granted read on a disk that does not fail");
+                    let is_rotten = self.nodes[node].rotten.is_some();
+                    assert!(
+                        is_rotten || self.nodes[node].has_bad_disk(),
+                        "a granted read on a disk that does not fail"
+                    );
                     return;
                 };
                 for batch in batches(&bytes) {
                     let batch = batch.expect("whole batches");
+                    if !batch.crc_matches() {
+                        assert!(self.nodes[node].rotten.is_some(), "a damaged batch");
+                        break;
+                    }
                     for record in batch.records().expect("uncompressed") {
                         let record = record.expect("a whole record");
                         let offset = batch.header().base_offset().0 + i64::from(record.offset_delta);
@@ -240,6 +252,11 @@ impl Consumer {
     pub(super) fn forget_above(&mut self, committed_below: i64) {
         self.told = 0;
         self.seeks(self.at.min(committed_below));
+    }
+
+    /// The topic is another one.
+    pub(super) fn begins_anew(&mut self) {
+        *self = Self { seeks: self.seeks + 1, ..Self::default() };
     }
 
     /// Goes on somewhere else.

@@ -2,6 +2,14 @@
 
 use super::*;
 
+/// On what a controller has decided: its own epoch, the topic, and the version of the topic's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Term {
+    epoch: i32,
+    topic: u32,
+    topic_version: i64,
+}
+
 impl World {
     pub(super) fn proposal_arrives(&mut self, node: usize, proposal: Proposal) {
         let after = self.latency(STORE, node);
@@ -9,12 +17,16 @@ impl World {
             let decision = IsrDecision::Retry;
             return self.schedule(after + 30, node, Event::Decided { proposal: proposal.number, decision });
         }
+        let is_current = self.is_current(node);
         let Some(running) = &self.nodes[node].running else { return };
         let members =
             |state: &Option<Versioned<PartitionState>>| state.as_ref().map_or(0, |state| state.value.isr.len());
         let before = members(&self.store.state);
         let Proposal { number, expected, state, joining } = proposal;
-        let mut decision = self.store.propose(self.nodes[node].id, running.session, expected, state, joining);
+        let mut decision = match is_current || self.plan.mutant == Some(Mutant::IgnoresTopicIds) {
+            true => self.store.propose(self.nodes[node].id, running.session, expected, state, joining),
+            false => IsrDecision::Fenced,
+        };
         match &decision {
             IsrDecision::Committed(_) => {
                 let after = members(&self.store.state);
@@ -39,7 +51,7 @@ impl World {
         }
         // A broker writes one after the other, and of those that wait the last.
         let is_overtaken = self.store.ends.get(&id).is_some_and(|known| known.leader_epoch > end.leader_epoch);
-        if self.store.live.get(&id) == Some(&end.life) && !is_overtaken {
+        if self.store.live.get(&id) == Some(&end.life) && !is_overtaken && self.is_current(node) {
             self.store.ends.insert(id, end);
             self.store.former_ends.insert(id, end);
         }
@@ -47,20 +59,21 @@ impl World {
 
     /// The store's watches fire, each broker's in its own time.
     pub(super) fn store_changed(&mut self) {
-        if let Some(state) = self.store.state.clone() {
-            self.note_state(&state);
+        let image = self.store.image();
+        if let Some(state) = &image.state {
+            self.note_state(state);
             self.check_members(&state.value);
-            for node in 0..BROKERS {
-                let after = self.hears_after(node);
-                if self.hears(node) {
-                    self.schedule(after, node, Event::StateSeen(state.clone()));
-                }
+        }
+        for node in 0..BROKERS {
+            let after = self.hears_after(node);
+            if self.hears(node) {
+                self.schedule(after, node, Event::ImageSeen(Box::new(image.clone())));
             }
         }
         for node in 0..BROKERS {
             let after = self.hears_after(node);
             if self.hears(node) {
-                self.schedule(after, node, Event::LiveSeen(self.store.with_logs()));
+                self.schedule(after, node, Event::LiveSeen(self.store.staying()));
             }
         }
     }
@@ -90,27 +103,28 @@ impl World {
         if !self.in_touch(node) {
             return;
         }
-        let live = self.store.with_logs();
+        let live = self.store.staying();
         if self.store.live.get(&self.nodes[node].id).copied() != self.session_of(node) {
             return; // It will hear that its session is over.
         }
         let now = self.time(node);
         let running = self.nodes[node].running.as_mut().expect("it runs");
         running.partition.apply_live_brokers(now, &live);
-        if let Some(state) = self.store.state.clone() {
-            self.state_seen(node, &state);
-        }
+        self.image_seen(node, &self.store.image());
     }
 
-    pub(super) fn state_seen(&mut self, node: usize, state: &Versioned<PartitionState>) {
-        let mut state = state.clone();
+    pub(super) fn image_seen(&mut self, node: usize, image: &Image) {
+        if !self.takes_in(node, image) {
+            return;
+        }
+        let Some(mut state) = image.state.clone() else { return };
         let id = self.nodes[node].id;
         if self.plan.mutant == Some(Mutant::MinimumOverTheLeader) && state.value.leader == Some(id) {
             state.value.isr = vec![id];
         }
         let now = self.time(node);
         let Some(running) = &mut self.nodes[node].running else { return };
-        running.partition.apply_state(now, &state, &assignment());
+        running.partition.apply_state(now, &state, &image.assignment);
     }
 
     /// Invariant I3 at each new ISR: all members that are whole hold the same committed records.
@@ -119,7 +133,7 @@ impl World {
             return;
         }
         for node in self.nodes.iter().filter(|node| state.is_whole(node.id) && !node.damaged) {
-            if let Some(running) = &node.running {
+            if let Some(running) = node.running.as_ref().filter(|running| running.topic == self.store.topic) {
                 self.truth.holds_everything(&format!("member {}", node.id), &running.mirror);
             }
         }
@@ -132,6 +146,7 @@ impl World {
             return;
         }
         self.controller.set_brokers(&self.store.live);
+        self.controller.set_leaving(self.store.leaving.clone());
         self.controller.set_failed(BTreeMap::from([(topic_partition(), self.store.failed.clone())]));
         let mut ends = self.store.ends.clone();
         match self.plan.mutant {
@@ -146,36 +161,54 @@ impl World {
             }
             _ => {}
         }
-        let facts = PartitionFacts {
-            assignment: assignment(),
-            state: self.store.state.clone(),
-            unclean_elections: self.plan.promise == Promise::Nothing,
-            ends,
-            reassignment: Default::default(),
-        };
+        let facts = PartitionFacts { ends, ..self.facts() };
         self.controller.set_partition(topic_partition(), facts);
         if self.control.one_in(4) {
             self.controller.retry();
         }
+        // A leader that lives is left for another: what followers lack of acks=1 goes with it.
+        if self.plan.operators && self.control.one_in(30) {
+            self.controller.balance(10);
+        }
+        let (topic, topic_version) = (self.store.topic, self.store.topic_version);
+        let term = Term { epoch: self.controller.epoch(), topic, topic_version };
         while let Some(commit) = self.controller.poll_commit() {
             // The controller is a broker as well: which one does not matter here.
             let after = self.latency(STORE, STORE);
-            self.schedule(after, NOBODY, Event::CommitArrives(self.controller.epoch(), Box::new(commit)));
+            self.schedule(after, NOBODY, Event::CommitArrives(term, Box::new(commit)));
+        }
+        while let Some(done) = self.controller.poll_completion() {
+            let after = self.latency(STORE, STORE);
+            self.schedule(after, NOBODY, Event::CompletionArrives(term, Box::new(done)));
         }
     }
 
-    pub(super) fn commit_arrives(&mut self, controller_epoch: i32, mut commit: Commit) {
-        if controller_epoch != self.store.controller_epoch || self.store_down_until > self.now {
-            return;
+    /// What a controller knows of the partition.
+    pub(super) fn facts(&self) -> PartitionFacts {
+        PartitionFacts {
+            assignment: self.store.assignment.clone(),
+            state: self.store.state.clone(),
+            unclean_elections: self.plan.unclean_elections,
+            ends: self.store.ends.clone(),
+            reassignment: self.store.reassignment.clone(),
         }
+    }
+
+    /// Whether the store takes what was decided in this term; `None` if nothing is to be heard of it.
+    fn takes(&self, term: Term) -> Option<bool> {
+        let answers = term.epoch == self.store.controller_epoch && self.store_down_until <= self.now;
+        let is_this = term.topic == self.store.topic && term.topic_version == self.store.topic_version;
+        answers.then_some(is_this || self.plan.mutant == Some(Mutant::IgnoresTopicIds))
+    }
+
+    pub(super) fn commit_arrives(&mut self, term: Term, mut commit: Commit) {
+        let Some(takes) = self.takes(term) else { return };
         if self.plan.mutant == Some(Mutant::DropsTheDead) && commit.state.leader.is_some() {
             commit.state.isr.retain(|id| self.store.live.contains_key(id));
             commit.state.doubtful.retain(|id| self.store.live.contains_key(id));
         }
-        let result = if self.store.commit(commit.expected_version, commit.state.clone()) {
-            self.counts.elections += u64::from(commit.why == Election::Elected);
-            self.counts.unclean += u64::from(matches!(commit.why, Election::Unclean { .. }));
-            self.counts.recovered += u64::from(matches!(commit.why, Election::Recovered { .. }));
+        let result = if takes && self.store.commit(commit.expected_version, commit.state.clone()) {
+            self.count_election(&commit.why);
             self.store_changed();
             CommitResult::Committed(self.store.state.as_ref().expect("just written").version)
         } else {
@@ -184,11 +217,41 @@ impl World {
         note!(self, STORE, "the controller writes for {:?}: {result:?}", commit.why);
         let after = self.latency(STORE, STORE);
         let result = if self.lost(STORE, STORE) { CommitResult::Unknown } else { result };
-        self.schedule(after, NOBODY, Event::CommitKnown(Box::new(commit), result));
+        self.schedule(after, NOBODY, Event::CommitKnown(term, Box::new(commit), result));
     }
 
-    pub(super) fn commit_known(&mut self, commit: &Commit, result: &CommitResult) {
-        self.controller.committed(commit, result);
+    pub(super) fn commit_known(&mut self, term: Term, commit: &Commit, result: &CommitResult) {
+        if term.topic == self.store.topic {
+            self.controller.committed(commit, result);
+        }
+    }
+
+    pub(super) fn completion_arrives(&mut self, term: Term, done: Completion) {
+        let Some(takes) = self.takes(term) else { return };
+        let expected = Some(done.state_version);
+        let written = takes
+            && match self.plan.mutant {
+                Some(Mutant::KeepsEpochOfMoves) => self.store.state.as_ref().map(|state| state.version) == expected,
+                _ => self.store.commit(expected, done.state.clone()),
+            };
+        let result = if written {
+            self.counts.moves_done += 1;
+            self.store.assign(done.assignment.clone(), Default::default());
+            self.store_changed();
+            CommitResult::Committed(self.store.topic_version)
+        } else {
+            CommitResult::Conflict
+        };
+        note!(self, STORE, "the replicas are on {}: {result:?}", ids(&done.assignment));
+        let after = self.latency(STORE, STORE);
+        let result = if self.lost(STORE, STORE) { CommitResult::Unknown } else { result };
+        self.schedule(after, NOBODY, Event::CompletionKnown(term, Box::new(done), result));
+    }
+
+    pub(super) fn completion_known(&mut self, term: Term, done: &Completion, result: &CommitResult) {
+        if term.topic == self.store.topic {
+            self.controller.completed(done, result);
+        }
     }
 }
 
@@ -203,7 +266,8 @@ impl World {
     pub(super) fn move_leader(&mut self, to: usize) {
         let Some(Versioned { value, version }) = self.store.state.clone() else { return };
         let to = self.nodes[to].id;
-        let whole = |id: BrokerId| value.is_whole(id) && self.store.with_logs().contains_key(&id);
+        let staying = self.store.staying();
+        let whole = |id: BrokerId| value.is_whole(id) && staying.contains_key(&id);
         let moves = value.leader.is_some_and(|leader| leader != to && whole(leader)) && whole(to);
         if !moves || self.store_down_until > self.now {
             return;
@@ -219,7 +283,6 @@ impl World {
 
 /// A state in a few words.
 pub(super) fn state_text(state: &Versioned<PartitionState>) -> String {
-    let ids = |ids: &[BrokerId]| ids.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" ");
     let Versioned { value, version } = state;
     let leader = value.leader.map_or_else(|| "nobody".to_owned(), |id| id.to_string());
     let doubtful = match value.doubtful.as_slice() {
@@ -229,10 +292,10 @@ pub(super) fn state_text(state: &Versioned<PartitionState>) -> String {
     format!("v{version}: {leader} leads e{}, ISR {}{doubtful}", value.leader_epoch, ids(&value.isr))
 }
 
-fn assignment() -> Vec<BrokerId> {
-    [1, 2, 3].map(BrokerId).to_vec()
+pub(super) fn ids(ids: &[BrokerId]) -> String {
+    ids.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-fn topic_partition() -> TopicPartition {
+pub(super) fn topic_partition() -> TopicPartition {
     TopicPartition::new("books", 0)
 }

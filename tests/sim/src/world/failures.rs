@@ -1,7 +1,7 @@
 //! What goes wrong, within what the run's promise allows, and how brokers come back.
 
 use super::*;
-use crate::node::{Running, empty_disk};
+use crate::node::Running;
 
 impl World {
     pub(super) fn fail(&mut self, fault: Fault) {
@@ -73,6 +73,12 @@ impl World {
             }
             What::NewController => self.new_controller(),
             What::MoveLeader { to } => self.move_leader(to),
+            What::Elect { unclean } => self.elect(unclean),
+            What::Reassign { target: number } => self.reassign(&target(number)),
+            What::CancelReassignment => self.cancel_reassignment(),
+            What::Leave { whom } => self.with(whom, Self::leave),
+            What::MakeAgain => self.make_again(),
+            What::Rot { whom, draw } => self.with(whom, |world, node| world.rot(node, draw)),
             What::Configure { draw } => {
                 self.counts.configured += 1;
                 self.plan.change(&mut Random::new(draw));
@@ -102,17 +108,18 @@ impl World {
     }
 
     /// Without syncs only one broker at a time may be down or damaged; see [`Promise::PowerCuts`].
-    fn may_fail(&self, node: usize) -> bool {
+    pub(super) fn may_fail(&self, node: usize) -> bool {
         let whole = |other: &Node| {
             // Who is cut off from the store may lose its session at any moment, and who has a bad disk its log.
             let sound = self.store.live.contains_key(&other.id) && other.cut_off_until <= self.now && !other.disk_fails;
+            let sound = sound && !self.store.leaving.contains(&other.id);
             other.running.is_some() && !other.damaged && sound
         };
         self.plan.promise != Promise::PowerCuts
             || self.nodes.iter().enumerate().all(|(other, broker)| other == node || whole(broker))
     }
 
-    fn stop(&mut self, node: usize, clean: bool) {
+    pub(super) fn stop(&mut self, node: usize, clean: bool) {
         if self.nodes[node].running.is_none() || !self.may_fail(node) || !self.cell_lets_stop(node) {
             return;
         }
@@ -152,8 +159,8 @@ impl World {
         let session = self.session_of(node);
         drop(self.ends_at_work(node));
         let broker = &mut self.nodes[node];
-        broker.fs = empty_disk(broker.random.draw());
-        broker.checkpointed = None;
+        broker.fs = SimFs::new(broker.random.draw());
+        (broker.checkpointed, broker.rotten) = (None, None);
         broker.damaged = true;
         self.goes_down(node, session, false);
         self.strike_if_alone(node);
@@ -198,7 +205,8 @@ impl World {
     pub(super) fn strike(&mut self) {
         let members = self.store.state.as_ref().map_or_else(Vec::new, |state| state.value.isr.clone());
         let disks: Vec<_> = self.nodes.iter().filter(|node| members.contains(&node.id)).collect();
-        let left: Vec<_> = disks.iter().map(|node| node.on_disk(&self.plan, &mut Truth::default())).collect();
+        let topic = self.store.topic;
+        let left: Vec<_> = disks.iter().map(|node| node.on_disk(&self.plan, topic, &mut Truth::default())).collect();
         let struck = self.truth.strike_what_none_holds(&left);
         if let Some(ledger) = &mut self.ledger {
             ledger.is_left(&left);
@@ -306,19 +314,12 @@ impl World {
         self.mark_if_unclean(node);
         let step = std::mem::take(&mut self.nodes[node].clock_step);
         self.nodes[node].clock.step(step);
+        self.nodes[node].fs.set_now(self.time(node));
         let session = self.store.register(self.nodes[node].id);
-        if let Err(error) = self.nodes[node].start(&self.plan, session) {
-            let broker = &self.nodes[node];
-            assert!(broker.has_bad_disk(), "a log does not open on a good disk: {error}");
-            self.counts.starts_failed += 1;
-            note!(self, node, "its log does not open: {error}");
-            let mount = !self.nodes[node].fs.crashed();
-            self.dies(node, Some(session));
-            if mount {
-                self.mounts_again(node);
-            }
-            return;
+        if let Err(error) = self.nodes[node].start(&self.plan, session, &self.store.image()) {
+            return self.fails_to_start(node, session, &error);
         }
+        self.look_at_rot(node);
         let broker = &mut self.nodes[node];
         broker.damaged = false;
         let start = broker.running.as_ref().map_or(0, |running| running.partition.log().start().0);
@@ -339,8 +340,21 @@ impl World {
         }
     }
 
+    pub(super) fn fails_to_start(&mut self, node: usize, session: BrokerEpoch, error: &str) {
+        assert!(self.nodes[node].has_bad_disk(), "a log does not open on a good disk: {error}");
+        self.counts.starts_failed += 1;
+        note!(self, node, "its log does not open: {error}");
+        let mount = !self.nodes[node].fs.crashed();
+        self.dies(node, Some(session));
+        if mount {
+            self.mounts_again(node);
+        }
+    }
+
     fn mark_if_unclean(&mut self, node: usize) {
-        if self.nodes[node].stopped_clean || self.plan.mutant == Some(Mutant::ReturnsAsIfClean) {
+        let id = self.nodes[node].id;
+        let counts = self.nodes[node].stopped_clean || self.plan.mutant == Some(Mutant::ReturnsAsIfClean);
+        if counts || !self.store.assignment.contains(&id) {
             return;
         }
         let Some(stored) = self.store.state.clone() else { return };

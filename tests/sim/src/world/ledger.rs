@@ -108,11 +108,12 @@ impl World {
     /// What a broker's log holds, whether its process runs or not.
     fn payloads_of(&mut self, node: usize) -> BTreeSet<u64> {
         self.look(node);
+        let topic = self.store.topic;
         let on_disk;
         let mirror = match &self.nodes[node].running {
             Some(running) => &running.mirror,
             None => {
-                on_disk = self.nodes[node].on_disk(&self.plan, &mut Truth::default());
+                on_disk = self.nodes[node].on_disk(&self.plan, topic, &mut Truth::default());
                 &on_disk
             }
         };

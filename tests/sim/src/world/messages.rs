@@ -7,8 +7,14 @@ impl World {
         let now = self.time(node);
         let max_bytes = self.nodes[node].random.pick(&[1usize, 150, 1 << 20]);
         let Some(running) = &mut self.nodes[node].running else { return };
-        let granted =
-            if initial { running.partition.fetch(now, request) } else { running.partition.regrant(now, request) };
+        let is_meant = running.topic == id.topic || self.plan.mutant == Some(Mutant::IgnoresTopicIds);
+        let granted = if !is_meant {
+            Err(FetchError::Storage)
+        } else if initial {
+            running.partition.fetch(now, request)
+        } else {
+            running.partition.regrant(now, request)
+        };
         let reply = match granted {
             Ok(grant) => {
                 if initial && grant.upper <= request.from && grant.diverging.is_none() {
@@ -28,7 +34,7 @@ impl World {
                     },
                     Err(error) => {
                         assert!(
-                            self.nodes[node].has_bad_disk(),
+                            self.nodes[node].rotten.is_some() || self.nodes[node].has_bad_disk(),
                             "a granted read on a disk that does not fail: {error}"
                         );
                         Reply::failed(FetchFailure::Unreachable)

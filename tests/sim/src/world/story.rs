@@ -52,13 +52,17 @@ impl World {
                 };
                 return trace.message(ms, STORE, node, what.to_owned(), true);
             }
-            Event::StateSeen(state) => return trace.message(ms, STORE, node, state_text(state), true),
+            Event::ImageSeen(image) => {
+                let text = image.state.as_ref().map_or_else(|| "no state yet".to_owned(), state_text);
+                return trace.message(ms, STORE, node, text, true);
+            }
+            Event::LoanAsked(loan) => return trace.message(ms, loan.by(), node, loan.to_string(), true),
             Event::LiveSeen(live) => {
                 let live = live.iter().map(|(id, life)| format!("{id}({life})")).collect::<Vec<_>>().join(" ");
                 return trace.message(ms, STORE, node, format!("live {live}"), true);
             }
             Event::Tick => "a deadline",
-            Event::PollEnds(_) => return,
+            Event::PollEnds(_) | Event::Leaves(_) | Event::LoanArrives(..) => return,
             Event::FetchTimesOut(_) => return,
             Event::FlushRuns(_) => "flushes",
             Event::WorkRuns(_) => "does housekeeping",
@@ -86,6 +90,12 @@ impl fmt::Display for Reply {
             .map(|batch| i64::from(batch.header().last_offset_delta()) + 1)
             .sum();
         write!(f, "{count} rec, HW {}", self.high_watermark)
+    }
+}
+
+impl fmt::Display for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lend me {}", self.from())
     }
 }
 
