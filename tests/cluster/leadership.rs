@@ -73,7 +73,7 @@ fn a_thousand_partitions_are_led_again_after_a_session_has_ended() {
         until("a leader for each", || is_led_without(at, "many", gone)).unwrap();
     }
     println!(
-        "over ZooKeeper: {PARTITIONS} partitions are led {:.0?} after the end of a session, which came {expired:.0?} after \
+        "over ZooKeeper: {PARTITIONS} partitions are led {:.2?} after the end of a session, which came {expired:.2?} after \
          kill -9 (session {SESSION:?})",
         killed.elapsed() - expired
     );
@@ -103,7 +103,7 @@ fn a_thousand_partitions_of_one_process_are_led_again() {
         until("a leader for each", || is_led_without(at, "many", gone.0)).unwrap();
     }
     println!(
-        "embedded: {PARTITIONS} partitions are led {:.0?} after the end of a session, {:.0?} after the kill",
+        "embedded: {PARTITIONS} partitions are led {:.2?} after the end of a session, {:.2?} after the kill",
         killed.elapsed() - expired,
         killed.elapsed()
     );

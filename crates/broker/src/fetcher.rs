@@ -38,8 +38,9 @@ const ATTEMPTS_MAX: u32 = 2;
 const SHORT_WAIT_MS: i32 = 10;
 
 /// How long an answer is still waited for once another partition wants to be fetched: longer than one takes for which there
-/// are records.
+/// are records. Twice as long each time on end, up to the second of these: where many partitions change leaders one by one.
 const LAST_WAIT: Duration = Duration::from_millis(10);
+const LAST_WAIT_MAX: Duration = Duration::from_millis(160);
 
 /// The largest answer that a follower takes: any that there can be. What it asked for bounds an answer, but for its first
 /// batch, which comes whole: a leader may have taken one under a `max.message.bytes` and a `socket.request.max.bytes` that
@@ -229,6 +230,7 @@ impl fmt::Debug for Fetchers {
 async fn run(services: Arc<Services>, leader: BrokerId) {
     let mut peer = Peer { leader, connection: None, session: FollowerSession::default() };
     let mut rotation = 0usize;
+    let mut last_wait = LAST_WAIT;
     loop {
         let (errands, more_to_come, wake) = match services.fetchers.turn(leader) {
             Turn::Fetch { errands, more_to_come, wake } => (errands, more_to_come, wake),
@@ -253,15 +255,17 @@ async fn run(services: Arc<Services>, leader: BrokerId) {
             // but with its connection.
             () = async {
                 services.fetchers.hurry(leader, &wake).await;
-                tokio::time::sleep(LAST_WAIT).await;
+                tokio::time::sleep(last_wait).await;
             }, if wait_ms > SHORT_WAIT_MS => None,
         };
         let Some(fetched) = fetched else {
             peer.connection = None;
             peer.session.reset();
             services.fetchers.keep(leader, errands);
+            last_wait = (last_wait * 2).min(LAST_WAIT_MAX);
             continue;
         };
+        last_wait = LAST_WAIT;
         match fetched {
             Ok((response, tells_all)) => {
                 if !deliver(&services, leader, errands, response, tells_all) {

@@ -315,8 +315,7 @@ impl Partitions {
             if unchanged && !news && !again {
                 continue;
             }
-            let reconfigured = before.is_none_or(|before| before.config != topic.config);
-            self.bring_up_to_date(image, topic, &mut known, reconfigured);
+            self.bring_up_to_date(image, topic, &mut known, news || again);
         }
         known.image = Arc::clone(image);
         self.retry_wanted()
@@ -326,10 +325,19 @@ impl Partitions {
         !self.offline.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Creates what a topic lacks here and tells its partitions their states.
-    fn bring_up_to_date(&self, image: &MetadataImage, topic: &Arc<TopicImage>, known: &mut Known, reconfigured: bool) {
+    /// Creates what a topic lacks here and tells its partitions their states: those that have another one than in the last
+    /// image, unless all are to be told.
+    fn bring_up_to_date(&self, image: &MetadataImage, topic: &Arc<TopicImage>, known: &mut Known, all: bool) {
+        let known_topic = known.image.topics.get(&topic.name).cloned();
+        let reconfigured = known_topic.as_ref().is_none_or(|before| before.config != topic.config);
+        let same_topic = known_topic.filter(|before| before.id == topic.id);
         for (number, partition) in (0..).zip(&topic.partitions) {
             if !partition.assignment.contains(&self.me()) {
+                continue;
+            }
+            let before = same_topic.as_ref().and_then(|before| before.partition(number));
+            // A thousand leaderships change one after the other: what changes with each must not cost a thousand commands.
+            if !all && !reconfigured && before == Some(partition) {
                 continue;
             }
             let of = TopicPartition::new(topic.name.clone(), number);
@@ -357,7 +365,6 @@ impl Partitions {
                 },
             };
             // Who of a reassignment is to go follows from the state too.
-            let before = known.image.topics.get(&topic.name).and_then(|topic| topic.partition(number));
             if partition.reassignment.is_under_way() || before.is_some_and(|before| before.reassignment.is_under_way())
             {
                 hosted.submit(Command::LiveBrokers(live_for(image, &known.live, topic.id, number)));

@@ -229,6 +229,7 @@ impl Controlling {
                     }
                 },
             };
+            sight.has_met_others |= result == CommitResult::Conflict;
             for completion in &done {
                 if matches!(result, CommitResult::Committed(_)) {
                     let (partition, assignment) = (&completion.topic_partition, &completion.assignment);
@@ -274,6 +275,7 @@ impl Controlling {
                         }
                     },
                 };
+                sight.has_met_others |= result == CommitResult::Conflict;
                 sight.controller.committed(commit, &result);
             }
         }
@@ -296,17 +298,25 @@ struct Sight {
     controller: Controller,
     unclean_default: bool,
     image: Arc<MetadataImage>,
+    /// A commit has met something else than the image says: all of the next one is shown.
+    has_met_others: bool,
 }
 
 impl Sight {
     fn new(epoch: i32, unclean_default: bool) -> Self {
-        Self { controller: Controller::new(epoch), unclean_default, image: Arc::new(MetadataImage::default()) }
+        Self {
+            controller: Controller::new(epoch),
+            unclean_default,
+            image: Arc::new(MetadataImage::default()),
+            has_met_others: false,
+        }
     }
 
     /// Shows what differs from the last image. Who lives comes first: with nobody alive the machine would take every
     /// leader's office away.
     fn show(&mut self, image: &Arc<MetadataImage>) {
         let before = std::mem::replace(&mut self.image, image.clone());
+        let shows_all = std::mem::take(&mut self.has_met_others);
         let live = image.live_brokers();
         if before.live_brokers() != live {
             self.controller.set_brokers(&live);
@@ -327,7 +337,14 @@ impl Sight {
                 continue;
             }
             let unclean_elections = unclean_allowed(topic, self.unclean_default);
+            let same = |known: &&Arc<TopicImage>| {
+                (known.id, known.version, &known.config) == (topic.id, topic.version, &topic.config)
+            };
+            let known = before.topics.get(name).filter(same).filter(|_| !shows_all && !said.contains(&topic.id));
             for number in (0..).take(topic.partitions.len()) {
+                if known.is_some_and(|known| known.partition(number) == topic.partition(number)) {
+                    continue;
+                }
                 let Some(facts) = facts_of(image, topic, number, unclean_elections) else { continue };
                 self.controller.set_partition(TopicPartition::new(name.clone(), number), facts);
             }
@@ -506,6 +523,20 @@ mod tests {
         with_failure.offline.insert((TopicId([9; 16]), 0, BrokerId(1)));
         sight.show(&Arc::new(with_failure));
         assert_eq!(decided(&mut sight), [("t".to_owned(), Some(2))]);
+    }
+
+    #[test]
+    fn what_has_not_changed_is_looked_at_again_after_a_conflict_only() {
+        let topics = [("t", 1, None)];
+        let mut sight = Sight::new(7, false);
+        sight.show(&image(&[2], &topics));
+        let commit = sight.controller.poll_commit().unwrap();
+        sight.controller.committed(&commit, &CommitResult::Conflict);
+        sight.show(&image(&[2], &topics));
+        assert_eq!(decided(&mut sight), []);
+        sight.has_met_others = true;
+        sight.show(&image(&[2], &topics));
+        assert_eq!(decided(&mut sight), [("t".to_owned(), None)]);
     }
 
     #[test]
