@@ -3,21 +3,17 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
-use highwater_storage::{
-    BatchBuilder, Codec, FlushPolicy, LeaderEpoch, Log, LogOptions, ProduceRules, Record, SharedLog, TimestampMs,
-    WorkLimits,
-};
+use clap::Args;
+use highwater_storage::{FlushPolicy, LeaderEpoch, Log, LogOptions, ProduceRules, SharedLog, WorkLimits};
 use serde_json::json;
 
 use super::histogram::Histogram;
 use super::limits::{self, Limits};
-use crate::driver::random::Random;
+use super::{Format, amount, batch_of, now, watch_for_interrupt};
 
 const ROUNDS: u32 = 5;
 
@@ -53,15 +49,6 @@ pub(crate) struct LogArguments {
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A table for people.
-    #[default]
-    Text,
-    /// One JSON object.
-    Json,
 }
 
 fn parse_policy(text: &str) -> Result<FlushPolicy, String> {
@@ -106,7 +93,7 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     let stop = || stopped.load(Ordering::Relaxed);
     let root = tempfile::Builder::new().prefix("highwater-bench-").tempdir_in(&arguments.dir);
     let root = root.with_context(|| format!("cannot make a directory in {}", arguments.dir.display()))?;
-    let batch = batch_of(arguments);
+    let batch = batch_of(arguments.batch, arguments.record_bytes);
     let each = Duration::from_secs(u64::from(arguments.seconds)) / ROUNDS;
     let live = arguments.format == Format::Text && io::stderr().is_terminal();
     let mut rounds = Vec::new();
@@ -141,39 +128,6 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
         _ => Ok(ExitCode::SUCCESS),
     }
-}
-
-/// A flag that an interrupt sets, for the measurement to end and clean up.
-fn watch_for_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let flag = Arc::clone(&stopped);
-    std::thread::spawn(move || {
-        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-            flag.store(true, Ordering::Relaxed);
-        }
-    });
-    Ok(stopped)
-}
-
-fn now() -> TimestampMs {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    TimestampMs(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-}
-
-/// The batch that is appended over and over, with bytes that no disk can squeeze.
-fn batch_of(arguments: &LogArguments) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Codec::None);
-    let mut random = Random::new(1);
-    let mut value = vec![0; arguments.record_bytes as usize];
-    let now = now();
-    for _ in 0..arguments.batch {
-        for byte in &mut value {
-            *byte = random.below(256) as u8;
-        }
-        builder.push(Record::new(now, &value));
-    }
-    builder.build()
 }
 
 fn round(
@@ -305,14 +259,6 @@ fn print(
         writeln!(out, "  {name:<31} {:>12}   {:.2} of it", amount(limit), rate / limit)?;
     }
     writeln!(out, "  {:<31} {:>12}", "CRC-32C, one core", amount(checksum))
-}
-
-fn amount(bytes_per_second: f64) -> String {
-    if bytes_per_second >= 1e9 {
-        format!("{:.2} GB/s", bytes_per_second / 1e9)
-    } else {
-        format!("{:.2} MB/s", bytes_per_second / 1e6)
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,21 @@
 //! `highwater bench`: measures on the machine it runs on.
 
+mod catch_up;
 mod histogram;
+mod idle;
 mod limits;
 mod log;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
-use clap::{Args, Subcommand};
+use bytes::Bytes;
+use clap::{Args, Subcommand, ValueEnum};
+use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
+
+use crate::driver::random::Random;
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
@@ -18,11 +27,75 @@ pub(crate) struct BenchArguments {
 enum BenchCommand {
     /// Write to a log in one directory, beside the bare limits of its disk.
     Log(log::LogArguments),
+    /// Have a follower catch up that was away, beside a bare copy of the same files.
+    CatchUp(catch_up::CatchUpArguments),
+    /// See what partitions cost in which nothing happens.
+    Idle(idle::IdleArguments),
+}
+
+/// How a result is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A table for people.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
 }
 
 /// Runs what was asked for, and tells how the process is to exit.
 pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         BenchCommand::Log(arguments) => log::run(arguments),
+        BenchCommand::CatchUp(arguments) => catch_up::run(arguments),
+        BenchCommand::Idle(arguments) => idle::run(arguments),
     }
+}
+
+/// A flag that an interrupt sets, for the measurement to end and clean up.
+fn watch_for_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let flag = Arc::clone(&stopped);
+    std::thread::spawn(move || {
+        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+            flag.store(true, Ordering::Relaxed);
+        }
+    });
+    Ok(stopped)
+}
+
+/// A batch with bytes that no disk can squeeze.
+fn batch_of(records: u32, record_bytes: u32) -> Bytes {
+    let mut builder = BatchBuilder::new(Codec::None);
+    let mut random = Random::new(1);
+    let mut value = vec![0; record_bytes as usize];
+    let now = now();
+    for _ in 0..records {
+        for byte in &mut value {
+            *byte = random.below(256) as u8;
+        }
+        builder.push(Record::new(now, &value));
+    }
+    builder.build().into()
+}
+
+fn now() -> TimestampMs {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    TimestampMs(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn amount(bytes_per_second: f64) -> String {
+    if bytes_per_second >= 1e9 {
+        format!("{:.2} GB/s", bytes_per_second / 1e9)
+    } else {
+        format!("{:.2} MB/s", bytes_per_second / 1e6)
+    }
+}
+
+/// The middle one, or 0 of none.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }
