@@ -44,6 +44,10 @@ const RESPONSE_BYTES_MIN: usize = 4;
 /// the records of a full Fetch response.
 const RESPONSE_BYTES_MAX: usize = 128 << 20;
 
+/// Room for so much of a response is made at once: all of an ordinary Fetch response. It is a broker that we chose who says how
+/// long it is, and room that nothing is written to takes no memory.
+const RESERVED_BYTES: usize = 2 << 20;
+
 /// Why a request has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -399,7 +403,8 @@ async fn read_all(reader: OwnedReadHalf, waiting: &Mutex<VecDeque<Waiting>>, res
     // A response may take as long as it likes between its bytes: patience is with whoever waits for it.
     let unlimited = Arc::new(FrameMemory::new(usize::MAX));
     let mut frames =
-        FrameReader::new(reader, RESPONSE_BYTES_MIN..=response_bytes_max, unlimited, Duration::from_secs(600));
+        FrameReader::new(reader, RESPONSE_BYTES_MIN..=response_bytes_max, unlimited, Duration::from_secs(600))
+            .reserving(RESERVED_BYTES);
     loop {
         match frames.wait().await {
             Ok(true) => {}

@@ -6,6 +6,10 @@
 //!
 //! With a fetch session the leader tells only of partitions with something new. The plans of the others stay as they are:
 //! an idle partition is not even told that there was a fetch.
+//!
+//! Partitions that are far behind have their plans answered in another way meanwhile: see [`read_ahead`].
+
+mod read_ahead;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -20,6 +24,7 @@ use kafka_protocol::messages::{FetchRequest, FetchResponse};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use self::read_ahead::Ahead;
 use crate::api::error_code::ErrorCode;
 use crate::client::Connection;
 use crate::fetch_sessions::{Asked, Key, Topic};
@@ -60,12 +65,17 @@ struct State {
     all_paused: bool,
 }
 
+#[derive(Default)]
 struct Leader {
     partitions: BTreeMap<TopicPartition, Following>,
     wake: Arc<Notify>,
     /// A partition has begun to follow, or asks again after a failure, since plans were taken last: for as long as it is not
     /// fetched for, it may keep records of its leader from being committed.
     in_hurry: bool,
+    /// The task that reads ahead: whether there is one, what wakes it, and whose turn was last.
+    reads_ahead: bool,
+    wake_ahead: Arc<Notify>,
+    last_ahead: Option<TopicPartition>,
 }
 
 struct Following {
@@ -74,6 +84,8 @@ struct Following {
     plan: Option<FetchPlan>,
     /// Its last fetch succeeded, so the next plan is a matter of moments.
     prompt: bool,
+    /// What is read on for it. Its plans are for the task that does so, as long as there is something.
+    ahead: Option<Ahead>,
 }
 
 /// A plan taken, with whom to tell.
@@ -104,12 +116,19 @@ impl Fetchers {
         let mut start = false;
         let leader = state.leaders.entry(plan.leader).or_insert_with(|| {
             start = true;
-            Leader { partitions: BTreeMap::new(), wake: Arc::new(Notify::new()), in_hurry: false }
+            Leader::default()
         });
-        let following = Following { hosted: hosted.clone(), plan: Some(plan), prompt: false };
-        let known = leader.partitions.insert(of.clone(), following);
-        leader.in_hurry |= known.is_none_or(|known| !known.prompt);
-        leader.wake.notify_one();
+        let known = leader.partitions.remove(of);
+        let was_prompt = known.as_ref().is_some_and(|known| known.prompt);
+        let ahead = known.filter(|known| known.hosted.ptr_eq(hosted)).and_then(|known| known.ahead);
+        if ahead.is_some() {
+            leader.wake_ahead.notify_one();
+        } else {
+            leader.in_hurry |= !was_prompt;
+            leader.wake.notify_one();
+        }
+        let following = Following { hosted: hosted.clone(), plan: Some(plan), prompt: false, ahead };
+        leader.partitions.insert(of.clone(), following);
         drop(state);
         if start {
             let task = run(Arc::clone(services), plan.leader);
@@ -148,7 +167,12 @@ impl Fetchers {
         let mut state = self.lock();
         let State { leaders, paused, all_paused, .. } = &mut *state;
         let Some(leader) = leaders.get_mut(&from) else { return Turn::End };
+        let before = leader.partitions.len();
         leader.partitions.retain(|_, following| following.hosted.strong_count() > 0);
+        if leader.partitions.len() < before {
+            // It ends with the last one that it reads ahead for.
+            leader.wake_ahead.notify_one();
+        }
         if leader.partitions.is_empty() {
             leaders.remove(&from);
             return Turn::End;
@@ -157,6 +181,11 @@ impl Fetchers {
         let (mut errands, mut more_to_come) = (Vec::new(), false);
         for (of, following) in &mut leader.partitions {
             if *all_paused || paused.contains(of) {
+                continue;
+            }
+            if following.ahead.is_some() {
+                // Any moment its plan may be one to fetch with.
+                more_to_come = true;
                 continue;
             }
             match (following.plan.take(), following.hosted.upgrade()) {
@@ -188,12 +217,19 @@ impl Fetchers {
         }
     }
 
-    /// Notes how a partition's fetch went, before it is told.
-    fn answered(&self, of: &TopicPartition, from: BrokerId, well: bool) {
+    /// Notes how a partition's fetch went, before it is told, and what is to be read ahead for it. True if that needs a task
+    /// that is to be started.
+    fn answered(&self, of: &TopicPartition, from: BrokerId, well: bool, ahead: Option<Ahead>) -> bool {
         let mut state = self.lock();
-        if let Some(following) = state.leaders.get_mut(&from).and_then(|leader| leader.partitions.get_mut(of)) {
-            following.prompt = well;
+        let Some(leader) = state.leaders.get_mut(&from) else { return false };
+        let Some(following) = leader.partitions.get_mut(of) else { return false };
+        following.prompt = well;
+        following.ahead = ahead;
+        if following.ahead.is_none() {
+            return false;
         }
+        leader.wake_ahead.notify_one();
+        !std::mem::replace(&mut leader.reads_ahead, true)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -205,14 +241,16 @@ impl State {
     fn forget(&mut self, leader: BrokerId, of: &TopicPartition) {
         if let Some(leader) = self.leaders.get_mut(&leader) {
             leader.partitions.remove(of);
-            // Its task ends if that was the last one.
+            // Its tasks end if that was the last one.
             leader.wake.notify_one();
+            leader.wake_ahead.notify_one();
         }
     }
 
     fn wake_all(&self) {
         for leader in self.leaders.values() {
             leader.wake.notify_one();
+            leader.wake_ahead.notify_one();
         }
     }
 }
@@ -327,18 +365,26 @@ async fn exchange(
     connection: &mut Option<Connection>,
     request: &FetchRequest,
 ) -> Result<FetchResponse, String> {
+    let open = connected(services, leader, "follower", connection).await?;
+    open.send_version(request, FETCH_VERSION).await.map_err(|error| error.to_string())
+}
+
+/// The connection to another broker, opened if there is none to where it is now.
+pub(crate) async fn connected<'a>(
+    services: &Services,
+    leader: BrokerId,
+    as_what: &str,
+    connection: &'a mut Option<Connection>,
+) -> Result<&'a Connection, String> {
     let address = address_of(services, leader)?;
     // A leader that came back somewhere else is not to be looked for where it was.
     if connection.as_ref().is_none_or(|connection| connection.address() != address) {
-        let client_id = format!("highwater-follower-{}", services.config.broker_id);
+        let client_id = format!("highwater-{as_what}-{}", services.config.broker_id);
         let timeout = Duration::from_millis(services.config.replica_socket_timeout_ms);
         let opened = Connection::connect_taking(RESPONSE_BYTES_MAX, &address, &client_id, timeout).await;
         *connection = Some(opened.map_err(|error| error.to_string())?);
     }
-    match connection {
-        Some(open) => open.send_version(request, FETCH_VERSION).await.map_err(|error| error.to_string()),
-        None => Err("not connected".to_owned()),
-    }
+    connection.as_ref().ok_or_else(|| "not connected".to_owned())
 }
 
 /// Where a broker of the cluster listens.
@@ -370,30 +416,9 @@ fn wanted(services: &Services, Errand { hosted, plan }: &Errand) -> (Key, Asked)
 
 fn request(services: &Services, draft: Draft, life: BrokerEpoch, max_wait_ms: i32) -> FetchRequest {
     let config = &services.config;
-    let id = |topic: Topic| match topic {
-        Topic::Id(id) => Uuid::from_bytes(id.0),
-        // Followers name topics by id.
-        Topic::Name(_) => Uuid::nil(),
-    };
-    let mut topics: Vec<FetchTopic> = Vec::new();
-    for (key, asked) in draft.list {
-        let partition = FetchPartition::default()
-            .with_partition(key.partition)
-            .with_current_leader_epoch(asked.current_leader_epoch)
-            .with_fetch_offset(asked.from)
-            .with_last_fetched_epoch(asked.last_fetched_epoch)
-            .with_log_start_offset(asked.log_start)
-            .with_partition_max_bytes(asked.max_bytes);
-        let topic_id = id(key.topic);
-        // Partitions of one topic lie together but for the rotation, so at most one topic comes twice.
-        match topics.last_mut().filter(|topic| topic.topic_id == topic_id) {
-            Some(topic) => topic.partitions.push(partition),
-            None => topics.push(FetchTopic::default().with_topic_id(topic_id).with_partitions(vec![partition])),
-        }
-    }
     let mut forgotten: Vec<ForgottenTopic> = Vec::new();
     for key in draft.forget {
-        let topic_id = id(key.topic);
+        let topic_id = topic_id(key.topic);
         match forgotten.last_mut().filter(|topic| topic.topic_id == topic_id) {
             Some(topic) => topic.partitions.push(key.partition),
             None => {
@@ -409,30 +434,55 @@ fn request(services: &Services, draft: Draft, life: BrokerEpoch, max_wait_ms: i3
         .with_max_bytes(config.replica_fetch_response_bytes_max)
         .with_session_id(draft.session_id)
         .with_session_epoch(draft.session_epoch)
-        .with_topics(topics)
+        .with_topics(by_topic(draft.list))
         .with_forgotten_topics_data(forgotten)
+}
+
+fn topic_id(topic: Topic) -> Uuid {
+    match topic {
+        Topic::Id(id) => Uuid::from_bytes(id.0),
+        // Followers name topics by id.
+        Topic::Name(_) => Uuid::nil(),
+    }
+}
+
+fn by_topic(list: Vec<(Key, Asked)>) -> Vec<FetchTopic> {
+    let mut topics: Vec<FetchTopic> = Vec::new();
+    for (key, asked) in list {
+        let partition = FetchPartition::default()
+            .with_partition(key.partition)
+            .with_current_leader_epoch(asked.current_leader_epoch)
+            .with_fetch_offset(asked.from)
+            .with_last_fetched_epoch(asked.last_fetched_epoch)
+            .with_log_start_offset(asked.log_start)
+            .with_partition_max_bytes(asked.max_bytes);
+        let topic_id = topic_id(key.topic);
+        // Partitions of one topic lie together but for the rotation, so at most one topic comes twice.
+        match topics.last_mut().filter(|topic| topic.topic_id == topic_id) {
+            Some(topic) => topic.partitions.push(partition),
+            None => topics.push(FetchTopic::default().with_topic_id(topic_id).with_partitions(vec![partition])),
+        }
+    }
+    topics
 }
 
 /// Gives each partition its part of an answer. False if one that must be there is missing.
 fn deliver(
-    services: &Services,
+    services: &Arc<Services>,
     leader: BrokerId,
     errands: Vec<Errand>,
     response: FetchResponse,
     tells_all: bool,
 ) -> bool {
-    let mut parts: HashMap<Key, PartitionData> = HashMap::new();
-    for topic in response.responses {
-        let id = TopicId(topic.topic_id.into_bytes());
-        for part in topic.partitions {
-            parts.insert(Key { topic: Topic::Id(id), partition: part.partition_index }, part);
-        }
-    }
+    let mut parts = parts_of(response);
     let (mut unchanged, mut is_whole) = (Vec::new(), true);
     for errand in errands {
         match parts.remove(&key(&errand.hosted)).map(outcome) {
             Some(Ok(records)) => {
-                services.fetchers.answered(errand.hosted.topic_partition(), leader, true);
+                let (of, ahead) = (errand.hosted.topic_partition(), Ahead::after(&errand.plan, &records));
+                if services.fetchers.answered(of, leader, true, ahead) {
+                    services.spawn(read_ahead::run(Arc::clone(services), leader));
+                }
                 let reply = LeaderReply { plan: errand.plan, result: Ok(records) };
                 errand.hosted.submit(Command::Fetched(reply));
             }
@@ -446,6 +496,17 @@ fn deliver(
     }
     services.fetchers.keep(leader, unchanged);
     is_whole
+}
+
+fn parts_of(response: FetchResponse) -> HashMap<Key, PartitionData> {
+    let mut parts = HashMap::new();
+    for topic in response.responses {
+        let id = TopicId(topic.topic_id.into_bytes());
+        for part in topic.partitions {
+            parts.insert(Key { topic: Topic::Id(id), partition: part.partition_index }, part);
+        }
+    }
+    parts
 }
 
 fn outcome(part: PartitionData) -> Result<LeaderRecords, FetchFailure> {
@@ -473,81 +534,9 @@ fn outcome(part: PartitionData) -> Result<LeaderRecords, FetchFailure> {
 
 fn fail(services: &Services, leader: BrokerId, errand: Errand, failure: FetchFailure) {
     let Errand { hosted, plan } = errand;
-    services.fetchers.answered(hosted.topic_partition(), leader, false);
+    services.fetchers.answered(hosted.topic_partition(), leader, false, None);
     hosted.submit(Command::Fetched(LeaderReply { plan, result: Err(failure) }));
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::BytesMut;
-    use kafka_protocol::protocol::Encodable;
-
-    use super::*;
-    use crate::config::BrokerConfig;
-
-    fn bytes(request: &FetchRequest) -> usize {
-        let mut bytes = BytesMut::new();
-        request.encode(&mut bytes, FETCH_VERSION).expect("it can be written");
-        bytes.len()
-    }
-
-    #[tokio::test]
-    async fn a_request_for_a_thousand_idle_partitions_is_as_small_as_for_one() {
-        let services = Services::new(BrokerConfig::default());
-        let asked = Asked { current_leader_epoch: 3, from: 7, last_fetched_epoch: 2, log_start: 0, max_bytes: 1 << 20 };
-        let key = |partition: i32| Key { topic: Topic::Id(TopicId([partition as u8 % 9; 16])), partition };
-        let wanted: Vec<(Key, Asked)> = (0..1000).map(|partition| (key(partition), asked)).collect();
-        let mut session = FollowerSession::default();
-        let opens = request(&services, session.draft(&wanted), BrokerEpoch(5), 500);
-        assert_eq!(opens.topics.iter().map(|topic| topic.partitions.len()).sum::<usize>(), 1000);
-        assert!(bytes(&opens) > 32_000, "{}", bytes(&opens));
-        session.answered(Some(ErrorCode::None), 9);
-        let goes_on = request(&services, session.draft(&wanted), BrokerEpoch(5), 500);
-        assert_eq!((goes_on.session_id, goes_on.session_epoch, goes_on.replica_state.replica_epoch), (9, 1, 5));
-        assert!(bytes(&goes_on) < 64, "{}", bytes(&goes_on));
-        // One is busy: it is forgotten, and comes back.
-        session.answered(Some(ErrorCode::None), 9);
-        let forgets = request(&services, session.draft(&wanted[1..]), BrokerEpoch(5), 500);
-        let forgotten = &forgets.forgotten_topics_data[0];
-        assert_eq!((forgotten.topic_id, &forgotten.partitions[..]), (Uuid::from_bytes([0; 16]), &[0][..]));
-        session.answered(Some(ErrorCode::None), 9);
-        let lists = request(&services, session.draft(&wanted), BrokerEpoch(5), 500);
-        assert_eq!((lists.topics.len(), lists.topics[0].partitions[0].fetch_offset), (1, 7));
-    }
-
-    /// A plan that is given back is no newer than what came meanwhile.
-    #[tokio::test]
-    async fn plans_without_news_are_kept_unless_there_are_newer_ones() {
-        let services = Services::new(BrokerConfig::default());
-        let dir = tempfile::tempdir().expect("a directory");
-        let hosted = crate::hosted::tests::hosted(&services, dir.path());
-        let (of, leader) = (hosted.topic_partition().clone(), BrokerId(2));
-        let plan = |from: i64| FetchPlan {
-            leader,
-            leader_epoch: LeaderEpoch(3),
-            from: Offset(from),
-            last_fetched_epoch: None,
-            log_start: Offset(0),
-            broker_epoch: BrokerEpoch(5),
-        };
-        let weak = Arc::downgrade(&hosted);
-        let taken = || match services.fetchers.turn(leader) {
-            Turn::Fetch { mut errands, .. } => errands.pop().map(|errand| errand.plan.from.0),
-            _ => None,
-        };
-        let keep = |from: i64| {
-            let errand = Errand { hosted: Arc::clone(&hosted), plan: plan(from) };
-            services.fetchers.keep(leader, vec![errand]);
-        };
-        services.fetchers.want(&services, &weak, &of, plan(1));
-        assert_eq!((taken(), taken()), (Some(1), None));
-        keep(1);
-        assert_eq!((taken(), taken()), (Some(1), None));
-        services.fetchers.want(&services, &weak, &of, plan(2));
-        keep(1);
-        assert_eq!((taken(), taken()), (Some(2), None));
-        services.fetchers.stop(&of);
-        keep(2);
-        assert_eq!(taken(), None, "it does not follow any more");
-    }
-}
+mod tests;

@@ -26,6 +26,9 @@ use crate::services::Services;
 /// How many cuts of a log are remembered for views.
 const CUTS_MAX: usize = 64;
 
+/// Records of a leader from so many bytes on are appended on an owner thread: handing them over takes far less time.
+const MANY_BYTES: usize = 256 << 10;
+
 /// One hosted partition.
 pub(crate) struct Hosted {
     topic_partition: TopicPartition,
@@ -435,8 +438,11 @@ impl Owned for Core {
             Command::State { .. } | Command::Configure(_) | Command::Housekeeping | Command::Worked(_) => true,
             Command::AskSlowly(_) => true,
             Command::Fetched(LeaderReply { plan, result }) => match result {
-                // A later start is recorded durably before anything is appended.
-                Ok(came) => came.diverging.is_some() || came.log_start > plan.log_start,
+                // A later start is recorded durably before anything is appended. And while much is appended, whoever
+                // fetched it is to fetch on.
+                Ok(came) => {
+                    came.diverging.is_some() || came.log_start > plan.log_start || came.records.len() >= MANY_BYTES
+                }
                 Err(failure) => matches!(failure, FetchFailure::OutOfRange { .. }),
             },
             _ => false,

@@ -47,7 +47,7 @@ async fn a_partition_that_was_taken_away_leaves_nothing_with_timer_and_fetchers(
 
 /// Cuts and new starts wait for the disk: such an answer is not taken on the thread that brings it.
 #[test]
-fn an_answer_that_changes_more_than_the_end_is_taken_on_an_owner_thread() {
+fn an_answer_that_changes_more_than_the_end_or_holds_much_is_taken_on_an_owner_thread() {
     let plan = FetchPlan {
         leader: BrokerId(2),
         leader_epoch: LeaderEpoch(0),
@@ -60,7 +60,10 @@ fn an_answer_that_changes_more_than_the_end_is_taken_on_an_owner_thread() {
         Ok(LeaderRecords { records: Bytes::new(), high_watermark: Offset(9), log_start: Offset(log_start), diverging })
     };
     let end = EpochEnd { epoch: LeaderEpoch(0), end: Offset(7) };
+    let long = |bytes: usize| came(5, None).map(|came| LeaderRecords { records: vec![0; bytes].into(), ..came });
     for (result, expected) in [
+        (long(MANY_BYTES - 1), false),
+        (long(MANY_BYTES), true),
         (came(0, None), false),
         (came(5, None), false),
         (came(6, None), true),

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 /// What a socket is read into: small requests arrive in one system call, and longer reads go past it into the frame.
 const READ_AHEAD_BYTES: usize = 8 << 10;
 
-/// How much of a frame is reserved on the word of its length. From here on the buffer doubles.
+/// How much of a frame is reserved on the word of its length, unless more is said. From here on the buffer doubles.
 const FIRST_STEP_BYTES: usize = 256 << 10;
 
 /// The unit of [`FrameMemory`].
@@ -150,12 +150,19 @@ pub(crate) struct FrameReader<R> {
     allowed: RangeInclusive<usize>,
     memory: Arc<FrameMemory>,
     stall: Duration,
+    first_step_bytes: usize,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Reads frames of the lengths `allowed`, giving up when nothing arrives for `stall` within one.
     pub(crate) fn new(reader: R, allowed: RangeInclusive<usize>, memory: Arc<FrameMemory>, stall: Duration) -> Self {
-        Self { reader: BufReader::with_capacity(READ_AHEAD_BYTES, reader), allowed, memory, stall }
+        let reader = BufReader::with_capacity(READ_AHEAD_BYTES, reader);
+        Self { reader, allowed, memory, stall, first_step_bytes: FIRST_STEP_BYTES }
+    }
+
+    /// The same, with so much of a frame reserved on the word of its length: what a buffer that doubles has, it copies.
+    pub(crate) fn reserving(self, first_step_bytes: usize) -> Self {
+        Self { first_step_bytes, ..self }
     }
 
     /// Waits for the first byte of a frame; false at the end of the stream. Nothing is lost if this is cancelled.
@@ -175,7 +182,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         let mut held = HeldMemory::default();
         let mut frame = BytesMut::new();
         while frame.len() < bytes {
-            let step = frame.len().max(FIRST_STEP_BYTES).min(bytes - frame.len());
+            let step = frame.len().max(self.first_step_bytes).min(bytes - frame.len());
             self.memory.clone().take(&mut held, step).await;
             frame.reserve(step);
             self.fill(&mut frame, step).await?;
@@ -219,11 +226,13 @@ mod tests {
             let payload: Vec<u8> = (0..size).map(|at| at as u8).collect();
             let mut stream = framed(&payload);
             stream.extend(framed(b"the next"));
-            let mut reader = reader(&stream, 4_000_000);
-            assert!(reader.wait().await.unwrap());
-            assert_eq!(reader.read().await.unwrap(), payload, "{size}");
-            assert_eq!(reader.read().await.unwrap(), &b"the next"[..]);
-            assert!(!reader.wait().await.unwrap());
+            for first_step_bytes in [FIRST_STEP_BYTES, 1, 2_000_000] {
+                let mut reader = reader(&stream, 4_000_000).reserving(first_step_bytes);
+                assert!(reader.wait().await.unwrap());
+                assert_eq!(reader.read().await.unwrap(), payload, "{size}");
+                assert_eq!(reader.read().await.unwrap(), &b"the next"[..]);
+                assert!(!reader.wait().await.unwrap());
+            }
         }
     }
 

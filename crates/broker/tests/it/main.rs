@@ -1,6 +1,7 @@
 //! Running brokers in this process: over real sockets, on real directories.
 
 mod api;
+mod catch_up;
 mod cluster;
 mod fetch_sessions;
 mod handing_over;
