@@ -388,7 +388,7 @@ pub(crate) async fn connected<'a>(
 }
 
 /// Where a broker of the cluster listens.
-pub(crate) fn address_of(services: &Services, id: BrokerId) -> Result<String, &'static str> {
+fn address_of(services: &Services, id: BrokerId) -> Result<String, &'static str> {
     let image = services.cluster().ok_or("the cluster is not joined yet")?.image();
     let broker = image.brokers.get(&id).ok_or("it is not registered")?;
     Ok(join_host_port(&broker.host, broker.port))

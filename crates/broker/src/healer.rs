@@ -4,7 +4,7 @@
 //! are noted. What to ask of whom is the partition's to say, and whether the bytes are the right ones the log's; this module
 //! knows connections and patience only.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use std::time::Duration;
 use highwater_replication::{BrokerId, HealPlan};
 use highwater_storage::{Damaged, HealError, Offset, TopicPartition, batches};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic, ReplicaState};
-use kafka_protocol::messages::{self, FetchRequest};
+use kafka_protocol::messages::{self, FetchRequest, FetchResponse};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::api::ErrorCode;
 use crate::client::Connection;
 use crate::fetch_sessions::EPOCH_FINAL;
-use crate::fetcher::{FETCH_VERSION, address_of};
+use crate::fetcher::{FETCH_VERSION, connected};
 use crate::hosted::Hosted;
 use crate::partitions::Partitions;
 use crate::services::Services;
@@ -59,15 +59,45 @@ impl fmt::Debug for Rot {
 /// Damage that no replica could help with: it is not tried again in this broker's life.
 type GivenUp = HashSet<(PathBuf, u64)>;
 
+/// The brokers that are asked in one round, and how they are reached.
+#[derive(Default)]
+struct Lenders {
+    connections: HashMap<BrokerId, Option<Connection>>,
+    /// Not reached: not tried again for every stretch there is, each of which would wait as long.
+    away: HashSet<BrokerId>,
+}
+
+impl Lenders {
+    async fn ask(
+        &mut self,
+        services: &Services,
+        lender: BrokerId,
+        request: &FetchRequest,
+    ) -> Result<FetchResponse, String> {
+        if self.away.contains(&lender) {
+            return Err("it was not reached just now".to_owned());
+        }
+        let connection = self.connections.entry(lender).or_default();
+        let answer = match connected(services, lender, "healer", connection).await {
+            Ok(open) => open.send_version(request, FETCH_VERSION).await.map_err(|error| error.to_string()),
+            Err(problem) => Err(problem),
+        };
+        if answer.is_err() {
+            self.away.insert(lender);
+        }
+        answer
+    }
+}
+
 /// Heals until the broker stops.
 pub(crate) async fn run(services: Arc<Services>, partitions: Arc<Partitions>) {
     let mut given_up = GivenUp::new();
     loop {
         let noted = std::mem::take(&mut *services.rot.noted());
-        let mut again = false;
+        let (mut again, mut lenders) = (false, Lenders::default());
         for of in noted {
             let Some(hosted) = partitions.get(&of) else { continue };
-            if !heal(&services, &hosted, &mut given_up).await {
+            if !heal(&services, &hosted, &mut lenders, &mut given_up).await {
                 services.rot.noted().insert(of);
                 again = true;
             }
@@ -81,7 +111,7 @@ pub(crate) async fn run(services: Arc<Services>, partitions: Arc<Partitions>) {
 }
 
 /// Heals what can be healed now. False if there is something left to try later.
-async fn heal(services: &Services, hosted: &Hosted, given_up: &mut GivenUp) -> bool {
+async fn heal(services: &Services, hosted: &Hosted, lenders: &mut Lenders, given_up: &mut GivenUp) -> bool {
     let asked = hosted.ask(|partition, _| (partition.log().damage().len(), partition.heal_plan())).await;
     let Some((damaged, plan)) = asked else { return true };
     let Some(plan) = plan else { return damaged == 0 };
@@ -91,7 +121,7 @@ async fn heal(services: &Services, hosted: &Hosted, given_up: &mut GivenUp) -> b
         if given_up.contains(&name) {
             continue;
         }
-        match heal_one(services, hosted, &plan, damaged).await {
+        match heal_one(services, hosted, lenders, &plan, damaged).await {
             Outcome::Healed => {}
             Outcome::Later => is_done = false,
             Outcome::GivenUp => {
@@ -108,11 +138,17 @@ enum Outcome {
     GivenUp,
 }
 
-async fn heal_one(services: &Services, hosted: &Hosted, plan: &HealPlan, damaged: &Damaged) -> Outcome {
+async fn heal_one(
+    services: &Services,
+    hosted: &Hosted,
+    lenders: &mut Lenders,
+    plan: &HealPlan,
+    damaged: &Damaged,
+) -> Outcome {
     let (of, file, position) = (hosted.topic_partition(), damaged.segment.display(), damaged.position);
     let mut later = false;
     for &lender in &plan.ask {
-        let bytes = match fetch(services, hosted, plan, lender, damaged).await {
+        let bytes = match fetch(services, hosted, lenders, plan, lender, damaged).await {
             Ok(bytes) => bytes,
             Err(problem) => {
                 tracing::debug!(partition = %of, from = %lender, problem, "cannot fetch what is damaged here");
@@ -154,18 +190,15 @@ async fn heal_one(services: &Services, hosted: &Hosted, plan: &HealPlan, damaged
 async fn fetch(
     services: &Services,
     hosted: &Hosted,
+    lenders: &mut Lenders,
     plan: &HealPlan,
     lender: BrokerId,
     damaged: &Damaged,
 ) -> Result<Vec<u8>, String> {
-    let address = address_of(services, lender)?;
-    let client_id = format!("highwater-healer-{}", services.config.broker_id);
-    let timeout = Duration::from_millis(services.config.replica_socket_timeout_ms);
-    let connection = Connection::connect(&address, &client_id, timeout).await.map_err(|error| error.to_string())?;
     let (mut bytes, mut from) = (Vec::new(), damaged.offsets.start);
     while from < damaged.offsets.end && (bytes.len() as u64) < damaged.bytes {
         let request = request(services, hosted, plan, from, damaged.bytes - bytes.len() as u64);
-        let response = connection.send_version(&request, FETCH_VERSION).await.map_err(|error| error.to_string())?;
+        let response = lenders.ask(services, lender, &request).await?;
         let part = response.responses.first().and_then(|topic| topic.partitions.first());
         let part = part.ok_or("an answer about nothing")?;
         if response.error_code != 0 || part.error_code != 0 {
