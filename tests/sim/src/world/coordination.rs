@@ -110,6 +110,8 @@ impl World {
         let now = self.time(node);
         let running = self.nodes[node].running.as_mut().expect("it runs");
         running.partition.apply_live_brokers(now, &live);
+        // One after the other, as a broker's commands: what comes of the one is judged by how things were before the other.
+        self.settle(node);
         self.image_seen(node, &self.store.image());
     }
 
