@@ -6,7 +6,7 @@
 //!
 //! | part | what it stands for |
 //! |---|---|
-//! | [`SimFs`](crate::fs::SimFs) | a machine's disk and its process: it dies within any call, fails, fills up |
+//! | [`SimFs`] | a machine's disk and its process: it dies within any call, fails, fills up |
 //! | [`after_power_cut`] | one of the disks that a power cut may leave |
 //! | [`Network`] | one-way links with delay, loss, doubling, reordering and cuts |
 //! | [`Clock`] | what a machine takes for the time: steps and drift |
