@@ -1,4 +1,4 @@
-//! What the demo and the attack drive a cluster with: small clients, draws, a screen.
+//! What the demo, the attack and the benches drive a cluster with: small clients, draws, a screen.
 
 pub(crate) mod producer;
 pub(crate) mod random;
@@ -122,13 +122,7 @@ impl Contact {
             .with_num_partitions(topic.partitions)
             .with_replication_factor(topic.replicas)
             .with_configs(vec![min_insync_replicas]);
-        let request = CreateTopicsRequest::default().with_topics(vec![wanted]).with_timeout_ms(10_000);
-        let response = connection.send(&request).await?;
-        let made = response.topics.first().context("an answer without the topic")?;
-        match code(made.error_code) {
-            ErrorCode::None => Ok(()),
-            code => bail!("cannot create the topic: {code}"),
-        }
+        create_topic(&connection, wanted, 10_000).await
     }
 
     /// A number for an idempotent producer, and its epoch.
@@ -141,6 +135,21 @@ impl Contact {
             ErrorCode::None => Ok((response.producer_id.0, response.producer_epoch)),
             code => bail!("no producer id: {code}"),
         }
+    }
+}
+
+/// Makes a topic, and waits so long for its leaders.
+pub(crate) async fn create_topic(
+    connection: &Connection,
+    wanted: CreatableTopic,
+    timeout_ms: i32,
+) -> anyhow::Result<()> {
+    let request = CreateTopicsRequest::default().with_topics(vec![wanted]).with_timeout_ms(timeout_ms);
+    let response = connection.send(&request).await?;
+    let made = response.topics.first().context("an answer without the topic")?;
+    match code(made.error_code) {
+        ErrorCode::None => Ok(()),
+        code => bail!("cannot create the topic: {code}"),
     }
 }
 
@@ -177,7 +186,7 @@ pub(crate) async fn fetch(
     }
 }
 
-fn name(topic: &str) -> TopicName {
+pub(crate) fn name(topic: &str) -> TopicName {
     TopicName(StrBytes::from_string(topic.to_owned()))
 }
 

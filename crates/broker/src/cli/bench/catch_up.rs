@@ -14,19 +14,18 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
-use highwater_broker::api::ErrorCode;
 use highwater_broker::client::Connection;
-use highwater_broker::config::{BrokerConfig, Settings};
+use highwater_broker::config::BrokerConfig;
 use highwater_broker::{Cluster, ClusterOptions};
 use highwater_replication::BrokerId;
+use kafka_protocol::messages;
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
-use kafka_protocol::messages::{self, CreateTopicsRequest, TopicName};
-use kafka_protocol::protocol::StrBytes;
 use serde_json::json;
 
-use super::{Format, amount, batch_of, median, watch_for_interrupt};
+use super::{Format, amount, batch_of, configuration, in_directory, median, said, watch_for_interrupt};
+use crate::driver::{create_topic, name};
 use producer::Producer;
 
 const TOPIC: &str = "catch-up";
@@ -101,27 +100,9 @@ struct Beside {
 pub(crate) fn run(arguments: &CatchUpArguments) -> anyhow::Result<ExitCode> {
     let stopped = watch_for_interrupt()?;
     let config = configuration(&arguments.set)?;
-    let root = tempfile::Builder::new().prefix("highwater-bench-").tempdir_in(&arguments.dir);
-    let root = root.with_context(|| format!("cannot make a directory in {}", arguments.dir.display()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let measured = runtime.block_on(measure(arguments, config, root.path(), &stopped));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    root.close().context("cannot remove what was written")?;
-    let Some((rounds, beside)) = measured? else { return Ok(ExitCode::from(130)) };
-    match print(&mut io::stdout().lock(), arguments, &rounds, beside) {
-        // Whoever read the results has seen enough of them.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// The brokers' configuration: the defaults, but for what is set.
-pub(super) fn configuration(set: &[String]) -> anyhow::Result<BrokerConfig> {
-    let mut settings = Settings::new();
-    for pair in set {
-        settings.set(pair)?;
-    }
-    Ok(settings.build()?.0)
+    let measured = in_directory(&arguments.dir, async |dir| measure(arguments, config, dir, &stopped).await)?;
+    let Some((rounds, beside)) = measured else { return Ok(ExitCode::from(130)) };
+    said(print(&mut io::stdout().lock(), arguments, &rounds, beside))
 }
 
 async fn measure(
@@ -223,7 +204,7 @@ impl Stage {
     async fn set_up(arguments: &CatchUpArguments, config: BrokerConfig, dir: &Path) -> anyhow::Result<Self> {
         let options = ClusterOptions::new(2, dir).configure(move |broker| *broker = config.clone());
         let cluster = Cluster::start(options).await.context("cannot start the brokers")?;
-        create_topic(&cluster, arguments.partitions).await?;
+        make_topic(&cluster, arguments.partitions).await?;
         let stage = Self { cluster, partitions: arguments.partitions };
         stage.until("in sync", |isr| isr.contains(&FOLLOWER)).await?;
         Ok(stage)
@@ -279,7 +260,7 @@ impl Stage {
     }
 }
 
-async fn create_topic(cluster: &Cluster, partitions: u16) -> anyhow::Result<()> {
+async fn make_topic(cluster: &Cluster, partitions: u16) -> anyhow::Result<()> {
     let address = cluster.address(LEADER).context("no broker")?.to_string();
     let connection = Connection::connect(&address, "highwater-bench", REQUEST_TIMEOUT).await?;
     let replicas = vec![messages::BrokerId(LEADER.0), messages::BrokerId(FOLLOWER.0)];
@@ -287,17 +268,11 @@ async fn create_topic(cluster: &Cluster, partitions: u16) -> anyhow::Result<()> 
         CreatableReplicaAssignment::default().with_partition_index(partition).with_broker_ids(replicas.clone())
     };
     let topic = CreatableTopic::default()
-        .with_name(TopicName(StrBytes::from_static_str(TOPIC)))
+        .with_name(name(TOPIC))
         .with_num_partitions(-1)
         .with_replication_factor(-1)
         .with_assignments((0..i32::from(partitions)).map(assigned).collect());
-    let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
-    let response = connection.send(&request).await?;
-    let code = response.topics.first().map_or_else(|| ErrorCode::UnknownServerError.number(), |topic| topic.error_code);
-    match ErrorCode::from_number(code) {
-        Some(ErrorCode::None) => Ok(()),
-        code => bail!("cannot create the topic: {}", code.unwrap_or(ErrorCode::UnknownServerError)),
-    }
+    create_topic(&connection, topic, 10_000).await
 }
 
 fn print(

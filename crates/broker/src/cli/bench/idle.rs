@@ -8,18 +8,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
-use highwater_broker::api::ErrorCode;
 use highwater_broker::client::Connection;
 use highwater_broker::{Cluster, ClusterOptions};
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
-use kafka_protocol::messages::{CreateTopicsRequest, TopicName};
-use kafka_protocol::protocol::StrBytes;
 use serde_json::json;
 
-use super::catch_up::configuration;
-use super::{Format, watch_for_interrupt};
+use super::{Format, configuration, in_directory, said, watch_for_interrupt};
+use crate::driver::{create_topic, name};
 
 const TOPIC: &str = "idle";
 
@@ -58,21 +55,11 @@ pub(crate) struct IdleArguments {
 /// Measures and prints. Exit code 130 if it was interrupted, with nothing left behind.
 pub(crate) fn run(arguments: &IdleArguments) -> anyhow::Result<ExitCode> {
     let stopped = watch_for_interrupt()?;
-    let root = tempfile::Builder::new().prefix("highwater-bench-").tempdir_in(&arguments.dir);
-    let root = root.with_context(|| format!("cannot make a directory in {}", arguments.dir.display()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let measured = runtime.block_on(measure(arguments, root.path()));
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    root.close().context("cannot remove what was written")?;
-    let busy = measured?;
+    let busy = in_directory(&arguments.dir, async |dir| measure(arguments, dir).await)?;
     if stopped.load(std::sync::atomic::Ordering::Relaxed) {
         return Ok(ExitCode::from(130));
     }
-    match print(&mut io::stdout().lock(), arguments, busy) {
-        // Whoever read the results has seen enough of them.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    said(print(&mut io::stdout().lock(), arguments, busy))
 }
 
 /// Which part of a core the brokers use, together.
@@ -81,7 +68,7 @@ async fn measure(arguments: &IdleArguments, dir: &std::path::Path) -> anyhow::Re
     let brokers = usize::from(arguments.brokers);
     let options = ClusterOptions::new(brokers, dir).configure(move |broker| *broker = config.clone());
     let cluster = Cluster::start(options).await.context("cannot start the brokers")?;
-    create_topic(&cluster, arguments).await?;
+    make_topic(&cluster, arguments).await?;
     let since = Instant::now();
     for partition in 0..arguments.partitions {
         let in_sync = || {
@@ -101,20 +88,14 @@ async fn measure(arguments: &IdleArguments, dir: &std::path::Path) -> anyhow::Re
     Ok(busy)
 }
 
-async fn create_topic(cluster: &Cluster, arguments: &IdleArguments) -> anyhow::Result<()> {
+async fn make_topic(cluster: &Cluster, arguments: &IdleArguments) -> anyhow::Result<()> {
     let address = cluster.bootstrap().into_iter().next().context("no broker")?;
     let connection = Connection::connect(&address, "highwater-bench", REQUEST_TIMEOUT).await?;
     let topic = CreatableTopic::default()
-        .with_name(TopicName(StrBytes::from_static_str(TOPIC)))
+        .with_name(name(TOPIC))
         .with_num_partitions(arguments.partitions)
         .with_replication_factor(arguments.brokers.into());
-    let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(60_000);
-    let response = connection.send(&request).await?;
-    let code = response.topics.first().map_or_else(|| ErrorCode::UnknownServerError.number(), |topic| topic.error_code);
-    match ErrorCode::from_number(code) {
-        Some(ErrorCode::None) => Ok(()),
-        code => bail!("cannot create the topic: {}", code.unwrap_or(ErrorCode::UnknownServerError)),
-    }
+    create_topic(&connection, topic, 60_000).await
 }
 
 /// What this process has used of its processors so far.

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::histogram::Histogram;
 use super::limits::{self, Limits};
-use super::{Format, amount, batch_of, now, watch_for_interrupt};
+use super::{Format, amount, batch_of, directory_in, now, said, watch_for_interrupt};
 
 const ROUNDS: u32 = 5;
 
@@ -91,8 +91,7 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     }
     let stopped = watch_for_interrupt()?;
     let stop = || stopped.load(Ordering::Relaxed);
-    let root = tempfile::Builder::new().prefix("highwater-bench-").tempdir_in(&arguments.dir);
-    let root = root.with_context(|| format!("cannot make a directory in {}", arguments.dir.display()))?;
+    let root = directory_in(&arguments.dir)?;
     let batch = batch_of(arguments.batch, arguments.record_bytes);
     let each = Duration::from_secs(u64::from(arguments.seconds)) / ROUNDS;
     let live = arguments.format == Format::Text && io::stderr().is_terminal();
@@ -123,11 +122,7 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
     if stop() {
         return Ok(ExitCode::from(130));
     }
-    match print(&mut io::stdout().lock(), arguments, batch.len(), &mut rounds, limits) {
-        // Whoever read the results has seen enough of them.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    said(print(&mut io::stdout().lock(), arguments, batch.len(), &mut rounds, limits))
 }
 
 fn round(

@@ -6,14 +6,19 @@ mod idle;
 mod limits;
 mod log;
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use anyhow::Context;
 use bytes::Bytes;
 use clap::{Args, Subcommand, ValueEnum};
+use highwater_broker::config::{BrokerConfig, Settings};
 use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
+use tempfile::TempDir;
 
 use crate::driver::random::Random;
 
@@ -63,6 +68,40 @@ fn watch_for_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
         }
     });
     Ok(stopped)
+}
+
+/// A directory in `dir` for what is written while it is measured.
+fn directory_in(dir: &Path) -> anyhow::Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("highwater-bench-").tempdir_in(dir);
+    made.with_context(|| format!("cannot make a directory in {}", dir.display()))
+}
+
+/// Measures in a directory in `dir`, which is gone afterwards however it ended.
+fn in_directory<T>(dir: &Path, measure: impl AsyncFnOnce(&Path) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let root = directory_in(dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let measured = runtime.block_on(measure(root.path()));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    root.close().context("cannot remove what was written")?;
+    measured
+}
+
+/// The brokers' configuration: the defaults, but for what is set.
+fn configuration(set: &[String]) -> anyhow::Result<BrokerConfig> {
+    let mut settings = Settings::new();
+    for pair in set {
+        settings.set(pair)?;
+    }
+    Ok(settings.build()?.0)
+}
+
+/// How the process is to exit once the results are printed.
+fn said(printed: io::Result<()>) -> anyhow::Result<ExitCode> {
+    match printed {
+        // Whoever read the results has seen enough of them.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print the result"),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// A batch with bytes that no disk can squeeze.
