@@ -1,0 +1,266 @@
+//! A transactional producer, in `__transaction_state`.
+
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::{Reader, RecordError, put_text, put_unsigned_varint};
+
+/// The key of a record in `__transaction_state`: the transactional id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TransactionalKey(pub String);
+
+impl TransactionalKey {
+    /// Reads the key of a record.
+    ///
+    /// # Errors
+    /// If the bytes are no such key.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut read = Reader::new(bytes);
+        match read.i16("the key's version")? {
+            0 => Ok(Self(read.text("the key's transactional id", false)?)),
+            version => Err(RecordError::Version { of: "a key of the transactions topic", version }),
+        }
+    }
+
+    /// The key as Kafka writes it.
+    pub fn encode(&self) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(4 + self.0.len());
+        bytes.put_i16(0);
+        put_text(&mut bytes, &self.0);
+        bytes.freeze()
+    }
+}
+
+/// How far a producer's transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+#[repr(i8)]
+pub enum TransactionStatus {
+    /// None has begun since the producer has its id.
+    Empty = 0,
+    /// Partitions take part in one.
+    Ongoing = 1,
+    /// It is decided that it commits; markers are being written.
+    PrepareCommit = 2,
+    /// It is decided that it aborts; markers are being written.
+    PrepareAbort = 3,
+    /// It has committed.
+    CompleteCommit = 4,
+    /// It has aborted.
+    CompleteAbort = 5,
+    /// The id is being forgotten.
+    Dead = 6,
+    /// A newer producer of this id takes over: the transaction aborts with a higher epoch.
+    PrepareEpochFence = 7,
+}
+
+impl TransactionStatus {
+    const ALL: [Self; 8] = [
+        Self::Empty,
+        Self::Ongoing,
+        Self::PrepareCommit,
+        Self::PrepareAbort,
+        Self::CompleteCommit,
+        Self::CompleteAbort,
+        Self::Dead,
+        Self::PrepareEpochFence,
+    ];
+
+    fn of(number: i8) -> Result<Self, RecordError> {
+        let found = Self::ALL.into_iter().find(|&status| status as i8 == number);
+        found.ok_or(RecordError::Value { of: "status of a transaction", value: number.into() })
+    }
+}
+
+/// The value of a transactional id's record, versions 0 and 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionValue {
+    /// The id its batches carry.
+    pub producer_id: i64,
+    /// The id before its epochs were used up, or -1.
+    pub previous_producer_id: i64,
+    /// The id it is to get once its transaction is done, or -1.
+    pub next_producer_id: i64,
+    /// The epoch its batches carry.
+    pub producer_epoch: i16,
+    /// How long a transaction may take.
+    pub timeout_ms: i32,
+    /// How far it is.
+    pub status: TransactionStatus,
+    /// The partitions that take part, by topic.
+    pub partitions: BTreeMap<String, Vec<i32>>,
+    /// When this record was written.
+    pub last_update_timestamp_ms: i64,
+    /// When the transaction began, or -1.
+    pub start_timestamp_ms: i64,
+    /// 0 for clients before transaction version 2 (KIP-890), 2 for others.
+    pub client_transaction_version: i16,
+}
+
+impl TransactionValue {
+    /// Reads the value of a record.
+    ///
+    /// # Errors
+    /// If the bytes are no such value.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let mut read = Reader::new(bytes);
+        let version = read.i16("the transaction's version")?;
+        if !(0..=1).contains(&version) {
+            return Err(RecordError::Version { of: "a transaction", version });
+        }
+        let flexible = version >= 1;
+        let mut value = Self {
+            producer_id: read.i64("the producer id")?,
+            previous_producer_id: -1,
+            next_producer_id: -1,
+            producer_epoch: read.i16("the producer epoch")?,
+            timeout_ms: read.i32("the transaction's time-out")?,
+            status: TransactionStatus::of(read.i8("the transaction's status")?)?,
+            partitions: BTreeMap::new(),
+            last_update_timestamp_ms: -1,
+            start_timestamp_ms: -1,
+            client_transaction_version: 0,
+        };
+        for _ in 0..read.count("the transaction's topics", flexible)?.unwrap_or(0) {
+            let topic = read.text("a topic of the transaction", flexible)?;
+            let mut partitions = Vec::new();
+            for _ in 0..read.count("a topic's partitions", flexible)?.unwrap_or(0) {
+                partitions.push(read.i32("a partition of the transaction")?);
+            }
+            if flexible {
+                read.no_tags_known("a topic's tags")?;
+            }
+            value.partitions.insert(topic, partitions);
+        }
+        value.last_update_timestamp_ms = read.i64("the transaction's last time")?;
+        value.start_timestamp_ms = read.i64("the transaction's first time")?;
+        if flexible {
+            read.tags("the transaction's tags", |tag, read| {
+                match tag {
+                    0 => value.previous_producer_id = read.i64("the previous producer id")?,
+                    1 => value.next_producer_id = read.i64("the next producer id")?,
+                    2 => value.client_transaction_version = read.i16("the client's transaction version")?,
+                    _ => {}
+                }
+                Ok(())
+            })?;
+        }
+        Ok(value)
+    }
+
+    /// The value as Kafka 4.1 writes it: version 0 for clients before transaction version 2, version 1 for others.
+    pub fn encode(&self) -> Bytes {
+        let flexible = self.client_transaction_version > 0;
+        let mut bytes = BytesMut::new();
+        bytes.put_i16(i16::from(flexible));
+        bytes.put_i64(self.producer_id);
+        bytes.put_i16(self.producer_epoch);
+        bytes.put_i32(self.timeout_ms);
+        bytes.put_i8(self.status as i8);
+        self.put_partitions(&mut bytes, flexible);
+        bytes.put_i64(self.last_update_timestamp_ms);
+        bytes.put_i64(self.start_timestamp_ms);
+        if flexible {
+            self.put_tags(&mut bytes);
+        }
+        bytes.freeze()
+    }
+
+    fn put_partitions(&self, bytes: &mut BytesMut, flexible: bool) {
+        let count = |bytes: &mut BytesMut, count: usize| {
+            let count = i32::try_from(count).unwrap_or(i32::MAX - 1);
+            if flexible { put_unsigned_varint(bytes, count.unsigned_abs() + 1) } else { bytes.put_i32(count) }
+        };
+        // A transaction without partitions has a list that is null.
+        if self.partitions.is_empty() {
+            return if flexible { bytes.put_u8(0) } else { bytes.put_i32(-1) };
+        }
+        count(bytes, self.partitions.len());
+        for (topic, partitions) in &self.partitions {
+            if flexible {
+                count(bytes, topic.len());
+                bytes.put_slice(topic.as_bytes());
+            } else {
+                put_text(bytes, topic);
+            }
+            count(bytes, partitions.len());
+            for &partition in partitions {
+                bytes.put_i32(partition);
+            }
+            if flexible {
+                bytes.put_u8(0);
+            }
+        }
+    }
+
+    /// Those that have their default are left out.
+    fn put_tags(&self, bytes: &mut BytesMut) {
+        let ids = [(0, self.previous_producer_id), (1, self.next_producer_id)];
+        let given = ids.into_iter().filter(|&(_, id)| id != -1);
+        put_unsigned_varint(bytes, u32::try_from(given.clone().count()).unwrap_or(0) + 1);
+        for (tag, id) in given {
+            put_unsigned_varint(bytes, tag);
+            put_unsigned_varint(bytes, 8);
+            bytes.put_i64(id);
+        }
+        put_unsigned_varint(bytes, 2);
+        put_unsigned_varint(bytes, 2);
+        bytes.put_i16(self.client_transaction_version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_comes_back_as_it_was_written() {
+        let classic = TransactionValue {
+            producer_id: 1000,
+            previous_producer_id: -1,
+            next_producer_id: -1,
+            producer_epoch: 2,
+            timeout_ms: 60_000,
+            status: TransactionStatus::Ongoing,
+            partitions: BTreeMap::from([("a".to_owned(), vec![0, 3]), ("b".to_owned(), vec![1])]),
+            last_update_timestamp_ms: 5,
+            start_timestamp_ms: 4,
+            client_transaction_version: 0,
+        };
+        assert_eq!(classic.encode()[..2], [0, 0]);
+        let newer = TransactionValue {
+            previous_producer_id: 999,
+            client_transaction_version: 2,
+            status: TransactionStatus::CompleteAbort,
+            ..classic.clone()
+        };
+        assert_eq!(newer.encode()[..2], [0, 1]);
+        let none = TransactionValue { partitions: BTreeMap::new(), ..classic.clone() };
+        assert_eq!(none.encode()[17..21], [0xff; 4]);
+        for value in [classic, newer, none] {
+            let bytes = value.encode();
+            assert_eq!(TransactionValue::decode(&bytes).unwrap(), value);
+            for length in 0..bytes.len() {
+                assert!(TransactionValue::decode(&bytes[..length]).is_err(), "cut at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_none_is_said() {
+        let bytes = b"\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\x01\x09";
+        assert_eq!(
+            TransactionValue::decode(bytes),
+            Err(RecordError::Value { of: "status of a transaction", value: 9 })
+        );
+    }
+
+    #[test]
+    fn keys_are_kafkas() {
+        let key = TransactionalKey("app".into());
+        assert_eq!(&key.encode()[..], b"\0\0\0\x03app");
+        assert_eq!(TransactionalKey::decode(&key.encode()).unwrap(), key);
+        assert!(TransactionalKey::decode(b"\0\x01\0\0").is_err());
+    }
+}

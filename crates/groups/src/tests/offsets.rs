@@ -1,0 +1,184 @@
+//! Offsets, by members, by others and by transactions.
+
+use super::*;
+
+fn by(member: MemberAt, offset: i64) -> Commit {
+    Commit { member, transaction: None, offsets: books(offset) }
+}
+
+fn films(offset: i64) -> CommittedOffset {
+    CommittedOffset { topic: "films".into(), ..books(offset).remove(0) }
+}
+
+#[test]
+fn whoever_is_no_member_may_commit_while_there_are_none() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.offset("g", false), Ok(None));
+    assert_eq!(rig.commit(by(anonymous("g"), 17)), Ok(vec![Ok(())]));
+    assert_eq!(rig.offset("g", false), Ok(Some(17)));
+    let (ids, generation) = rig.stable(1);
+    assert_eq!(rig.commit(by(anonymous("g"), 3)), Err(Refused::UnknownMemberId));
+    assert_eq!(rig.commit(by(at(&ids[0], generation), 18)), Ok(vec![Ok(())]));
+    assert_eq!(rig.offset("g", false), Ok(Some(18)));
+    assert_eq!(rig.commit(by(at(&ids[0], generation + 1), 19)), Err(Refused::IllegalGeneration));
+    assert_eq!(rig.commit(by(at("who", generation), 19)), Err(Refused::UnknownMemberId));
+    let elsewhere = MemberAt { group: "nobody's".into(), ..at("who", 3) };
+    assert_eq!(rig.commit(by(elsewhere, 19)), Err(Refused::GroupIdNotFound));
+}
+
+#[test]
+fn members_commit_while_they_rejoin_but_not_while_partitions_are_given_out() {
+    let mut rig = Rig::new();
+    let (ids, generation) = rig.stable(1);
+    let (second, _) = rig.member("c1");
+    assert_eq!(rig.commit(by(at(&ids[0], generation), 5)), Ok(vec![Ok(())]));
+    let again = rig.ask(Request::Join(Join { member_id: ids[0].clone(), ..join("c0") }));
+    assert_eq!((rig.joined(again).generation, rig.joined(second).generation), (2, 2));
+    assert_eq!(rig.commit(by(at(&ids[0], 2), 5)), Err(Refused::RebalanceInProgress));
+}
+
+#[test]
+fn nothing_is_told_before_the_log_has_it() {
+    let mut rig = Rig::new();
+    rig.appends_end = None;
+    let ticket = rig.ask(Request::Commit(by(anonymous("g"), 9)));
+    assert!(rig.waits(ticket));
+    assert_eq!(rig.offset("g", false), Ok(None));
+    let append = rig.held.pop().unwrap();
+    rig.input(Input::Appended(append, Appended::Late));
+    assert_eq!(rig.answer(ticket), Answer::Commit(Err(Refused::CoordinatorNotAvailable)));
+    assert_eq!(rig.offset("g", false), Ok(None));
+    rig.input(Input::Appended(append, Appended::Committed));
+    assert_eq!(rig.offset("g", false), Ok(Some(9)), "it was in the log after all");
+    rig.appends_end = Some(Appended::NotNow);
+    assert_eq!(rig.commit(by(anonymous("other"), 9)), Err(Refused::CoordinatorNotAvailable));
+    assert_eq!(rig.offset("other", false), Ok(None));
+    assert_eq!(rig.groups(), ["g"], "a group of which nothing was written is none");
+}
+
+#[test]
+fn metadata_that_is_too_long_is_refused_alone() {
+    let mut rig = Rig::new();
+    let with =
+        |length: usize, partition| CommittedOffset { metadata: "m".repeat(length), partition, ..books(1).remove(0) };
+    let offsets = vec![with(4_097, 1), with(4_096, 0)];
+    let done = rig.commit(Commit { member: anonymous("g"), transaction: None, offsets });
+    assert_eq!(done, Ok(vec![Err(Refused::OffsetMetadataTooLarge), Ok(())]));
+    assert_eq!(rig.fetch(None, false).iter().map(|found| found.partition).collect::<Vec<_>>(), [0]);
+}
+
+#[test]
+fn a_transactions_offsets_count_once_it_is_decided() {
+    for commits in [false, true] {
+        let mut rig = Rig::new();
+        rig.commit(by(anonymous("g"), 1)).unwrap();
+        let transaction = Some(Producer { id: 7, epoch: 0 });
+        rig.commit(Commit { transaction, ..by(anonymous("g"), 5) }).unwrap();
+        assert_eq!(rig.log.last().unwrap().0, transaction);
+        assert_eq!(rig.offset("g", false), Ok(Some(1)));
+        assert_eq!(rig.offset("g", true), Err(Refused::UnstableOffsetCommit));
+        rig.input(Input::Marker { producer_id: 8, commits: true });
+        assert_eq!(rig.offset("g", true), Err(Refused::UnstableOffsetCommit), "it is another's");
+        rig.input(Input::Marker { producer_id: 7, commits });
+        assert_eq!(rig.offset("g", true), Ok(Some(if commits { 5 } else { 1 })));
+    }
+}
+
+#[test]
+fn what_was_written_later_stands_even_if_decided_before() {
+    let mut rig = Rig::new();
+    let transaction = Some(Producer { id: 7, epoch: 0 });
+    rig.commit(Commit { transaction, ..by(anonymous("g"), 5) }).unwrap();
+    rig.commit(by(anonymous("g"), 9)).unwrap();
+    rig.input(Input::Marker { producer_id: 7, commits: true });
+    assert_eq!(rig.offset("g", true), Ok(Some(9)));
+}
+
+#[test]
+fn offsets_go_a_week_after_their_last_use() {
+    let day = 24 * 60 * 60 * 1000;
+    let mut rig = Rig::new();
+    let long = Join { session_timeout_ms: 1_800_000, ..join("c0") };
+    let own = CommittedOffset { retention_ms: Some(1_000), ..books(2).remove(0) };
+    rig.commit(by(anonymous("simple"), 1)).unwrap();
+    rig.commit(Commit { offsets: vec![own], ..by(anonymous("short"), 0) }).unwrap();
+    let ticket = rig.ask(Request::Join(Join { requires_known_member_id: false, ..long }));
+    let id = rig.joined(ticket).member_id;
+    let synced = rig.sync(&id, 1, &[]);
+    assert!(rig.assigned(synced).is_ok());
+    rig.commit(Commit { offsets: [books(3), vec![films(3)]].concat(), ..by(at(&id, 1), 0) }).unwrap();
+    let film = Some(vec![("films".to_owned(), 0)]);
+    let lives_on = |rig: &mut Rig, for_ms: u64| {
+        for _ in 0..for_ms / 1_200_000 {
+            rig.passes_ms(1_200_000);
+            rig.heartbeat(&id, 1).unwrap();
+        }
+    };
+    lives_on(&mut rig, day);
+    assert_eq!((rig.offset("short", false), rig.offset("simple", false)), (Ok(None), Ok(Some(1))));
+    assert!(rig.fetch(film.clone(), false)[0].offset.as_ref().unwrap().is_some());
+    lives_on(&mut rig, 6 * day + 1_200_000);
+    assert_eq!(rig.offset("simple", false), Ok(None));
+    assert_eq!(rig.offset("g", false), Ok(Some(3)), "it reads that topic");
+    assert_eq!(rig.fetch(film, false)[0].offset, Ok(None), "but that one no more");
+    assert_eq!(rig.leave(&[(&id, None)]), [Ok(())]);
+    rig.passes_ms(7 * day - 1_200_000);
+    assert_eq!(rig.offset("g", false), Ok(Some(3)), "its time counts from when its last member left");
+    rig.passes_ms(2_400_000);
+    assert_eq!(rig.offset("g", false), Ok(None));
+    rig.passes_ms(600_000);
+    assert_eq!(rig.groups(), [""; 0]);
+}
+
+#[test]
+fn offsets_of_topics_that_are_read_cannot_be_deleted() {
+    let mut rig = Rig::new();
+    let (ids, generation) = rig.stable(1);
+    let both = [books(3), vec![films(3)]].concat();
+    rig.commit(Commit { offsets: both, ..by(at(&ids[0], generation), 0) }).unwrap();
+    let partitions = vec![("books".to_owned(), 0), ("films".to_owned(), 0), ("films".to_owned(), 9)];
+    let ticket = rig.ask(Request::DeleteOffsets { group: "g".into(), partitions });
+    let results = vec![Err(Refused::GroupSubscribedToTopic), Ok(()), Ok(())];
+    assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Ok(results)));
+    assert_eq!(rig.fetch(None, false).iter().map(|found| &*found.topic).collect::<Vec<_>>(), ["books"]);
+    let ticket = rig.ask(Request::DeleteOffsets { group: "none".into(), partitions: Vec::new() });
+    assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Err(Refused::GroupIdNotFound)));
+}
+
+#[test]
+fn only_groups_without_members_are_deleted() {
+    let mut rig = Rig::new();
+    let (ids, generation) = rig.stable(1);
+    rig.commit(by(at(&ids[0], generation), 3)).unwrap();
+    let deleted = |rig: &mut Rig, group: &str| {
+        let ticket = rig.ask(Request::DeleteGroup(group.into()));
+        match rig.answer(ticket) {
+            Answer::DeletedGroup(done) => done,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(deleted(&mut rig, "g"), Err(Refused::NonEmptyGroup));
+    assert_eq!(deleted(&mut rig, "none"), Err(Refused::GroupIdNotFound));
+    assert_eq!(rig.leave(&[(&ids[0], None)]), [Ok(())]);
+    rig.appends_end = Some(Appended::NotNow);
+    assert_eq!(deleted(&mut rig, "g"), Err(Refused::CoordinatorNotAvailable));
+    assert_eq!(rig.offset("g", false), Ok(Some(3)), "it is still there");
+    rig.appends_end = None;
+    let ticket = rig.ask(Request::DeleteGroup("g".into()));
+    let late = rig.ask(Request::Commit(by(anonymous("g"), 4)));
+    assert_eq!(rig.answer(late), Answer::Commit(Err(Refused::CoordinatorNotAvailable)), "it would be lost");
+    let append = rig.held.pop().unwrap();
+    rig.input(Input::Appended(append, Appended::Committed));
+    assert_eq!(rig.answer(ticket), Answer::DeletedGroup(Ok(())));
+    assert_eq!(rig.offset("g", false), Ok(None));
+}
+
+#[test]
+fn a_deleted_topic_takes_its_offsets_along() {
+    let mut rig = Rig::new();
+    rig.commit(by(anonymous("g"), 1)).unwrap();
+    rig.input(Input::TopicDeleted("films".into()));
+    assert_eq!(rig.offset("g", false), Ok(Some(1)));
+    rig.input(Input::TopicDeleted("books".into()));
+    assert_eq!(rig.offset("g", false), Ok(None));
+}
