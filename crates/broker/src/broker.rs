@@ -12,6 +12,7 @@ use crate::cluster::{
     JoinError, LastStop, MetadataImage, Registration, StoreError, ZooKeeperStore,
 };
 use crate::config::BrokerConfig;
+use crate::groups::{self, Groups};
 use crate::healer;
 use crate::history::HistoryCounts;
 use crate::hosted::Hosted;
@@ -43,6 +44,8 @@ pub(crate) struct BrokerShared {
     pub(crate) partitions: Arc<Partitions>,
     /// Threads and timers.
     pub(crate) services: Arc<Services>,
+    /// The coordinators of consumer groups.
+    pub(crate) groups: Groups,
 }
 
 impl BrokerShared {
@@ -228,7 +231,7 @@ impl Broker {
         };
         services.readers.read(attaching).await.ok_or(StartError::Threads)??;
 
-        let shared = Arc::new(BrokerShared { config, cluster, partitions, services });
+        let shared = Arc::new(BrokerShared { config, cluster, partitions, services, groups: Groups::default() });
         // Accepting before registering: whoever learns of this broker from the store finds it there.
         let local_addr = listener.local_addr();
         let api = Arc::new(Api { broker: Arc::clone(&shared) });
@@ -242,6 +245,12 @@ impl Broker {
         broker.shared.spawn_tasks();
         broker.ready.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(broker)
+    }
+
+    /// Its parts, for tests that call a handler.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<BrokerShared> {
+        &self.shared
     }
 
     /// Where it listens.
@@ -491,6 +500,7 @@ impl BrokerShared {
         }
         services.spawn(Arc::clone(self).checkpoint_when_wanted());
         services.spawn(Arc::clone(self).keep_house());
+        services.spawn(groups::run(Arc::clone(self)));
         services.spawn(healer::run(Arc::clone(services), Arc::clone(&self.partitions)));
     }
 

@@ -16,6 +16,7 @@ pub mod topic;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use highwater_groups::GroupConfig;
 use highwater_replication::BrokerId;
 
 pub use settings::{ConfigError, IgnoredKey, Origin, Settings};
@@ -69,6 +70,17 @@ pub struct BrokerConfig {
     pub controlled_shutdown_retry_backoff_ms: u64,
     /// What a topic without overrides gets.
     pub topic: TopicConfig,
+
+    /// Consumer groups: `group.*`, `offset.metadata.max.bytes` and `offsets.retention.*`.
+    pub groups: GroupConfig,
+    /// `offsets.topic.num.partitions` of `__consumer_offsets`, when it is made.
+    pub offsets_topic_partitions: i32,
+    /// `offsets.topic.replication.factor`; `None` takes as many brokers as there are, up to three.
+    pub offsets_topic_replication_factor: Option<i16>,
+    /// `offsets.topic.segment.bytes`.
+    pub offsets_topic_segment_bytes: u32,
+    /// `offsets.commit.timeout.ms`: a commit that is not replicated by then is answered with an error.
+    pub offsets_commit_timeout_ms: u64,
 
     /// `socket.request.max.bytes`: the largest request.
     pub request_bytes_max: usize,
@@ -180,6 +192,11 @@ impl Default for BrokerConfig {
             controlled_shutdown_retries_max: 3,
             controlled_shutdown_retry_backoff_ms: 1_000,
             topic: TopicConfig::default(),
+            groups: GroupConfig::default(),
+            offsets_topic_partitions: 50,
+            offsets_topic_replication_factor: None,
+            offsets_topic_segment_bytes: 100 << 20,
+            offsets_commit_timeout_ms: 5_000,
             request_bytes_max: 100 << 20,
             queued_request_bytes_max: 256 << 20,
             queued_requests_max: 500,

@@ -43,6 +43,7 @@ mod fetcher;
 mod fetches;
 mod follower_session;
 mod gather;
+mod groups;
 mod healer;
 mod history;
 mod hosted;

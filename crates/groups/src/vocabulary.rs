@@ -391,7 +391,7 @@ pub enum Answer {
 
 impl Request {
     /// The answer to a request that is refused as a whole.
-    pub(crate) fn refused(&self, why: Refused) -> Answer {
+    pub fn refused(&self, why: Refused) -> Answer {
         match self {
             Self::Join(join) => Answer::Join(Err((why, join.member_id.clone()))),
             Self::Sync(_) => Answer::Sync(Err(why)),

@@ -1,54 +1,141 @@
-//! FindCoordinator (10): offered although there are no groups yet, since librdkafka uses LZ4 only where it is.
+//! FindCoordinator (10): which broker coordinates a group.
 
+use highwater_replication::BrokerId;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
-use kafka_protocol::messages::{BrokerId, FindCoordinatorRequest, FindCoordinatorResponse};
+use kafka_protocol::messages::{self, FindCoordinatorRequest, FindCoordinatorResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use super::{ErrorCode, RequestContext};
+use crate::broker::BrokerShared;
+use crate::cluster::MetadataImage;
+use crate::groups::{self, OFFSETS_TOPIC};
 
-const MESSAGE: StrBytes = StrBytes::from_static_str("this broker does not coordinate groups or transactions yet");
+/// Keys that name groups; those of transactions are 1, of share groups 2.
+const GROUPS: i8 = 0;
+const TRANSACTIONS: i8 = 1;
 
-/// Answers that there is no coordinator now, which clients try again after (quirk: never 0 with an empty host).
-pub(crate) fn handle(context: &RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse {
-    answer(request, context.version)
+/// How long a request that made the topic of groups waits for its leaders.
+const LEADERS_WAIT_MS: u64 = 1_000;
+
+/// Where a coordinator is, or why that cannot be told.
+type Found = Result<Place, (ErrorCode, String)>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    broker: BrokerId,
+    host: StrBytes,
+    port: i32,
 }
 
-fn answer(request: FindCoordinatorRequest, version: i16) -> FindCoordinatorResponse {
-    let code = ErrorCode::CoordinatorNotAvailable.into();
-    let nobody = BrokerId(-1);
-    if version >= 4 {
-        let coordinators = request.coordinator_keys.into_iter().map(|key| {
-            Coordinator::default()
-                .with_key(key)
-                .with_node_id(nobody)
+pub(crate) async fn handle(context: &RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse {
+    let keys = if context.version >= 4 { request.coordinator_keys.clone() } else { vec![request.key.clone()] };
+    let topic = match request.key_type {
+        GROUPS => prepare(&context.broker).await,
+        TRANSACTIONS => {
+            let message = "this broker does not coordinate transactions yet".to_owned();
+            Err((ErrorCode::CoordinatorNotAvailable, message))
+        }
+        other => Err((ErrorCode::InvalidRequest, format!("unknown type of coordinator {other}"))),
+    };
+    let image = context.broker.cluster.image();
+    let found = keys.into_iter().map(|key| {
+        let found = topic.clone().and_then(|()| find(&image, &key));
+        (key, found)
+    });
+    answer(found, context.version)
+}
+
+/// Makes sure that there is a topic for groups, and waits a moment for its leaders.
+async fn prepare(broker: &BrokerShared) -> Result<(), (ErrorCode, String)> {
+    if broker.cluster.image().topic(OFFSETS_TOPIC).is_some() {
+        return Ok(());
+    }
+    groups::make_topic(broker).await.map_err(|error| (ErrorCode::CoordinatorNotAvailable, error.to_string()))?;
+    let partitions = broker.config.offsets_topic_partitions;
+    // Whether it is led by then or not, the image tells.
+    let _ = broker.cluster.wait_for_leaders(OFFSETS_TOPIC, partitions, LEADERS_WAIT_MS).await;
+    Ok(())
+}
+
+fn find(image: &MetadataImage, group: &str) -> Found {
+    let not_yet = |why: &str| (ErrorCode::CoordinatorNotAvailable, why.to_owned());
+    if group.is_empty() {
+        return Err((ErrorCode::InvalidGroupId, "the empty id names no group".to_owned()));
+    }
+    let topic = image.topic(OFFSETS_TOPIC).ok_or_else(|| not_yet("there is no topic for groups yet"))?;
+    let partition = topic.partition(groups::partition_of(group, topic.partitions.len()));
+    let leader = partition.and_then(|partition| partition.state.value.leader);
+    let leader = leader.and_then(|leader| image.brokers.get(&leader)).ok_or_else(|| not_yet("it has no leader now"))?;
+    Ok(Place { broker: leader.id, host: StrBytes::from_string(leader.host.clone()), port: leader.port.into() })
+}
+
+fn answer(found: impl Iterator<Item = (StrBytes, Found)>, version: i16) -> FindCoordinatorResponse {
+    let coordinator = |(key, found): (StrBytes, Found)| {
+        let one = Coordinator::default().with_key(key);
+        match found {
+            Ok(Place { broker, host, port }) => one
+                .with_node_id(messages::BrokerId(broker.0))
+                .with_host(host)
+                .with_port(port)
+                // Kafka says so where there is no error.
+                .with_error_message(Some(StrBytes::from_static_str("NONE")).filter(|_| version < 4)),
+            Err((code, message)) => one
+                .with_node_id(messages::BrokerId(-1))
                 .with_port(-1)
-                .with_error_code(code)
-                .with_error_message(Some(MESSAGE))
-        });
+                .with_error_code(code.number())
+                .with_error_message(Some(super::told(message))),
+        }
+    };
+    let mut coordinators = found.map(coordinator);
+    if version >= 4 {
         return FindCoordinatorResponse::default().with_coordinators(coordinators.collect());
     }
-    let response = FindCoordinatorResponse::default().with_error_code(code).with_node_id(nobody).with_port(-1);
-    if version >= 1 { response.with_error_message(Some(MESSAGE)) } else { response }
+    let one = coordinators.next().unwrap_or_default();
+    let response = FindCoordinatorResponse::default()
+        .with_error_code(one.error_code)
+        .with_node_id(one.node_id)
+        .with_host(one.host)
+        .with_port(one.port);
+    if version >= 1 { response.with_error_message(one.error_message) } else { response }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::tests::encodes;
+    use crate::api::tests::{encodes, image};
 
     #[test]
-    fn every_version_says_not_available() {
+    fn every_version_names_the_leader_of_the_groups_partition_or_says_why_not() {
+        let mut there = image();
+        let books = there.topic("books").unwrap().clone();
+        let mut offsets = (*books).clone();
+        offsets.name = OFFSETS_TOPIC.into();
+        offsets.id = highwater_storage::TopicId([9; 16]);
+        there.insert(std::sync::Arc::new(offsets));
+        // Of three partitions the first is led by broker 1, the second by nobody.
+        let (led, leaderless) = ("a", "b");
+        assert_eq!((groups::partition_of("c", 3), groups::partition_of("b", 3)), (0, 2));
+        let at = |group: &str| find(&there, group);
+        assert_eq!(at("c").unwrap().broker, BrokerId(1));
+        assert_eq!(at(led).unwrap_err().0, ErrorCode::CoordinatorNotAvailable, "97 % 3 is 1, which nobody leads");
+        assert_eq!(at(leaderless).unwrap_err().0, ErrorCode::CoordinatorNotAvailable, "its leader is dead");
+        assert_eq!(at("").unwrap_err().0, ErrorCode::InvalidGroupId);
+        assert_eq!(find(&image(), "c").unwrap_err().0, ErrorCode::CoordinatorNotAvailable);
+        let keys = ["c", "a"].map(StrBytes::from_static_str);
         for version in 0..4 {
-            let response = answer(FindCoordinatorRequest::default(), version);
-            assert_eq!((response.error_code, response.node_id.0, response.port), (15, -1, -1));
-            encodes(super::super::ApiKey::FindCoordinator, &response, version);
+            for (key, code, node) in [("c", 0, 1), ("a", 15, -1)] {
+                let found = [(StrBytes::from_static_str(key), at(key))];
+                let response = answer(found.into_iter(), version);
+                assert_eq!((response.error_code, response.node_id.0), (code, node));
+                assert_eq!(response.port == -1, code != 0);
+                encodes(super::super::ApiKey::FindCoordinator, &response, version);
+            }
         }
         for version in 4..=6 {
-            let keys = ["a", "b"].map(StrBytes::from_static_str);
-            let response = answer(FindCoordinatorRequest::default().with_coordinator_keys(keys.to_vec()), version);
-            assert_eq!(response.coordinators.len(), 2);
-            assert!(response.coordinators.iter().all(|one| one.error_code == 15 && one.node_id.0 == -1));
-            assert_eq!(response.coordinators[1].key.as_str(), "b");
+            let response = answer(keys.iter().map(|key| (key.clone(), at(key))), version);
+            let codes: Vec<_> = response.coordinators.iter().map(|one| (one.key.to_string(), one.error_code)).collect();
+            assert_eq!(codes, [("c".to_owned(), 0), ("a".to_owned(), 15)]);
+            assert_eq!((response.coordinators[0].host.as_str(), response.coordinators[0].port), ("one", 9091));
             encodes(super::super::ApiKey::FindCoordinator, &response, version);
         }
     }

@@ -1,5 +1,6 @@
 //! The Kafka APIs: which versions this broker offers, and one file per API that answers its requests.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -20,6 +21,7 @@ mod elect_leaders;
 pub mod error_code;
 mod fetch;
 mod find_coordinator;
+mod groups;
 pub(crate) mod init_producer_id;
 mod list_offsets;
 mod metadata;
@@ -43,6 +45,10 @@ pub(crate) struct RequestContext {
     pub(crate) broker: Arc<BrokerShared>,
     /// The version of request and response, one this broker offers.
     pub(crate) version: i16,
+    /// What the client calls itself.
+    pub(crate) client_id: StrBytes,
+    /// Where it is.
+    pub(crate) peer: SocketAddr,
 }
 
 /// The versions of one API that this broker speaks.
@@ -65,14 +71,21 @@ const fn serve(api: ApiKey, min: i16, max: i16) -> Supported {
 /// Every API of this broker, in the order of their keys: what ApiVersions tells and what is dispatched.
 ///
 /// Produce is advertised from 0 on though 0 to 2 are refused, as Kafka 4 does: librdkafka up to 2.8 concludes from a
-/// higher minimum that the broker knows no compression (KAFKA-18659). FindCoordinator is offered before there are groups
-/// because librdkafka uses LZ4 only where it is.
+/// higher minimum that the broker knows no compression (KAFKA-18659).
 pub static SUPPORTED: &[Supported] = &[
     Supported { api: ApiKey::Produce, advertised_min: 0, min: 3, max: 13 },
     serve(ApiKey::Fetch, 4, 18),
     serve(ApiKey::ListOffsets, 1, 10),
     serve(ApiKey::Metadata, 0, 13),
+    serve(ApiKey::OffsetCommit, 2, 9),
+    serve(ApiKey::OffsetFetch, 1, 9),
     serve(ApiKey::FindCoordinator, 0, 6),
+    serve(ApiKey::JoinGroup, 0, 9),
+    serve(ApiKey::Heartbeat, 0, 4),
+    serve(ApiKey::LeaveGroup, 0, 5),
+    serve(ApiKey::SyncGroup, 0, 5),
+    serve(ApiKey::DescribeGroups, 0, 6),
+    serve(ApiKey::ListGroups, 0, 5),
     serve(ApiKey::ApiVersions, 0, 4),
     serve(ApiKey::CreateTopics, 2, 7),
     serve(ApiKey::DeleteTopics, 1, 6),
@@ -80,9 +93,11 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::OffsetForLeaderEpoch, 2, 4),
     serve(ApiKey::DescribeConfigs, 1, 4),
     serve(ApiKey::CreatePartitions, 0, 3),
+    serve(ApiKey::DeleteGroups, 0, 2),
     serve(ApiKey::ElectLeaders, 0, 2),
     serve(ApiKey::AlterPartitionReassignments, 0, 1),
     serve(ApiKey::ListPartitionReassignments, 0, 0),
+    serve(ApiKey::OffsetDelete, 0, 0),
     serve(ApiKey::DescribeCluster, 0, 2),
 ];
 
@@ -149,7 +164,8 @@ async fn answer(
     let Asked { api, version, correlation, client_id, body } = asked;
     let client = client_id.as_deref().unwrap_or_default();
     tracing::trace!(connection = connection.id, peer = %connection.peer, client, ?api, version, correlation, "request");
-    let context = RequestContext { broker, version };
+    let context =
+        RequestContext { broker, version, client_id: client_id.clone().unwrap_or_default(), peer: connection.peer };
     let reply = Reply { api, version, correlation };
     // Decodes by the type that the handler takes.
     macro_rules! decoded {
@@ -169,7 +185,17 @@ async fn answer(
         ApiKey::Metadata => reply.write(&metadata::handle(&context, &decoded!()).await),
         ApiKey::DescribeCluster => reply.write(&describe_cluster::handle(&context, &decoded!())),
         ApiKey::DescribeConfigs => reply.write(&describe_configs::handle(&context, decoded!())),
-        ApiKey::FindCoordinator => reply.write(&find_coordinator::handle(&context, decoded!())),
+        ApiKey::FindCoordinator => reply.write(&find_coordinator::handle(&context, decoded!()).await),
+        ApiKey::JoinGroup => reply.write(&groups::join_group::handle(&context, decoded!()).await),
+        ApiKey::SyncGroup => reply.write(&groups::sync_group::handle(&context, decoded!()).await),
+        ApiKey::Heartbeat => reply.write(&groups::heartbeat::handle(&context, decoded!()).await),
+        ApiKey::LeaveGroup => reply.write(&groups::leave_group::handle(&context, decoded!()).await),
+        ApiKey::OffsetCommit => reply.write(&groups::offset_commit::handle(&context, decoded!()).await),
+        ApiKey::OffsetFetch => reply.write(&groups::offset_fetch::handle(&context, decoded!()).await),
+        ApiKey::OffsetDelete => reply.write(&groups::offset_delete::handle(&context, decoded!()).await),
+        ApiKey::DescribeGroups => reply.write(&groups::describe_groups::handle(&context, decoded!()).await),
+        ApiKey::ListGroups => reply.write(&groups::list_groups::handle(&context, &decoded!()).await),
+        ApiKey::DeleteGroups => reply.write(&groups::delete_groups::handle(&context, decoded!()).await),
         ApiKey::CreateTopics => reply.write(&create_topics::handle(&context, decoded!()).await?),
         ApiKey::CreatePartitions => reply.write(&create_partitions::handle(&context, decoded!()).await?),
         ApiKey::ElectLeaders => reply.write(&elect_leaders::handle(&context, decoded!()).await),

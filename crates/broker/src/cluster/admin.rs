@@ -522,7 +522,7 @@ fn seed(id: TopicId) -> u64 {
 
 /// An id that nobody has: 122 random bits marked as a version 4 UUID, and not beginning with a dash when written, as
 /// tools would take it for an option (Kafka's `Uuid.randomUuid`).
-pub(super) fn random_id() -> TopicId {
+pub(crate) fn random_id() -> TopicId {
     loop {
         let mut bytes = [0; 16];
         let mut source = std::fs::File::open("/dev/urandom").expect("the system has a source of random bytes");

@@ -24,6 +24,7 @@ mod tools;
 mod tree;
 mod zookeeper;
 
+pub(crate) use admin::random_id;
 pub use admin::{AdminError, CreatedTopic, Intent, NewTopic, TopicRef, check_name};
 pub use embedded::{EmbeddedSession, EmbeddedStore};
 pub use handle::{ClusterConfig, ClusterHandle, Endpoint, JoinError, LastStop, Registration};

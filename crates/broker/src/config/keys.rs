@@ -478,6 +478,91 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         1024,
         "Logs that are opened at a time when the broker starts."
     ),
+    BrokerKey {
+        name: "group.min.session.timeout.ms",
+        kind: ConfigType::Int,
+        doc: "The shortest session of a group member that is taken, in milliseconds.",
+        set: |config, text| number(text, 1, I32).map(|value| config.groups.session_timeout_min_ms = value),
+        show: |config| Some(show(config.groups.session_timeout_min_ms)),
+    },
+    BrokerKey {
+        name: "group.max.session.timeout.ms",
+        kind: ConfigType::Int,
+        doc: "The longest session of a group member that is taken, in milliseconds.",
+        set: |config, text| number(text, 1, I32).map(|value| config.groups.session_timeout_max_ms = value),
+        show: |config| Some(show(config.groups.session_timeout_max_ms)),
+    },
+    BrokerKey {
+        name: "group.initial.rebalance.delay.ms",
+        kind: ConfigType::Int,
+        doc: "Milliseconds that a group without members waits for more before it gives out partitions.",
+        set: |config, text| number(text, 0, I32).map(|value| config.groups.initial_rebalance_delay_ms = value),
+        show: |config| Some(show(config.groups.initial_rebalance_delay_ms)),
+    },
+    BrokerKey {
+        name: "group.max.size",
+        kind: ConfigType::Int,
+        doc: "Members that a group may have.",
+        set: |config, text| number(text, 1, I32).map(|value| config.groups.members_max = value),
+        show: |config| Some(show(config.groups.members_max)),
+    },
+    BrokerKey {
+        name: "offset.metadata.max.bytes",
+        kind: ConfigType::Int,
+        doc: "Bytes that a client may keep beside an offset it commits.",
+        set: |config, text| number(text, 0, I32).map(|value| config.groups.offset_metadata_max_bytes = value),
+        show: |config| Some(show(config.groups.offset_metadata_max_bytes)),
+    },
+    BrokerKey {
+        name: "offsets.retention.minutes",
+        kind: ConfigType::Int,
+        doc: "Minutes that the offsets of a group are kept that has no members, or of topics it is not subscribed to any more.",
+        set: |config, text| {
+            number(text, 1, I32).map(|minutes: i64| config.groups.offsets_retention_ms = minutes * 60_000)
+        },
+        show: |config| Some(show(config.groups.offsets_retention_ms / 60_000)),
+    },
+    BrokerKey {
+        name: "offsets.retention.check.interval.ms",
+        kind: ConfigType::Long,
+        doc: "Milliseconds between looks for offsets to forget.",
+        set: |config, text| number(text, 1, I64).map(|value| config.groups.offsets_retention_check_interval_ms = value),
+        show: |config| Some(show(config.groups.offsets_retention_check_interval_ms)),
+    },
+    broker_key!(
+        "offsets.commit.timeout.ms",
+        Int,
+        offsets_commit_timeout_ms,
+        1,
+        I32,
+        "Milliseconds after which a commit that is not replicated yet is answered with an error."
+    ),
+    broker_key!(
+        "offsets.topic.num.partitions",
+        Int,
+        offsets_topic_partitions,
+        1,
+        I32,
+        "Partitions of __consumer_offsets when it is made."
+    ),
+    BrokerKey {
+        name: "offsets.topic.replication.factor",
+        kind: ConfigType::Short,
+        doc: "Replicas of __consumer_offsets when it is made. Kafka's default is 3, and groups do not work before so many \
+              brokers are there; here as many as there are then, up to three.",
+        set: |config, text| {
+            number(text, 1, 32_767).map(|factor| config.offsets_topic_replication_factor = Some(factor))
+        },
+        show: |config| config.offsets_topic_replication_factor.map(show),
+    },
+    broker_key!(
+        "offsets.topic.segment.bytes",
+        Int,
+        offsets_topic_segment_bytes,
+        1,
+        I32,
+        "Bytes of a segment of __consumer_offsets when it is made."
+    ),
     broker_key!(
         "producer.id.expiration.ms",
         Int,

@@ -6,6 +6,7 @@
 //! are there, or that would grow out of proportion when decoded.
 
 mod fetch_response;
+mod groups;
 mod schema;
 mod tables;
 

@@ -3,20 +3,24 @@
 
 use kafka_protocol::messages::ApiKey;
 
+use super::groups::*;
 use super::schema::{Field, Kind, Message};
 
-const BOOL: Field = Field::of(Kind::Fixed(1));
-const I8: Field = Field::of(Kind::Fixed(1));
-const I16: Field = Field::of(Kind::Fixed(2));
-const I32: Field = Field::of(Kind::Fixed(4));
-const I64: Field = Field::of(Kind::Fixed(8));
-const UUID: Field = Field::of(Kind::Fixed(16));
-const STRING: Field = Field::of(Kind::String);
-const RECORDS: Field = Field::of(Kind::Bytes);
-const STRINGS: Field = Field::of(Kind::Strings);
-const I32S: Field = Field::of(Kind::Fixeds(4));
+/// Of messages that have no flexible version.
+const NEVER: i16 = i16::MAX;
 
-const fn structs(fields: &'static [Field]) -> Field {
+pub(super) const BOOL: Field = Field::of(Kind::Fixed(1));
+pub(super) const I8: Field = Field::of(Kind::Fixed(1));
+pub(super) const I16: Field = Field::of(Kind::Fixed(2));
+pub(super) const I32: Field = Field::of(Kind::Fixed(4));
+pub(super) const I64: Field = Field::of(Kind::Fixed(8));
+pub(super) const UUID: Field = Field::of(Kind::Fixed(16));
+pub(super) const STRING: Field = Field::of(Kind::String);
+pub(super) const RECORDS: Field = Field::of(Kind::Bytes);
+pub(super) const STRINGS: Field = Field::of(Kind::Strings);
+pub(super) const I32S: Field = Field::of(Kind::Fixeds(4));
+
+pub(super) const fn structs(fields: &'static [Field]) -> Field {
     Field::of(Kind::Structs(fields))
 }
 
@@ -31,7 +35,17 @@ pub(super) fn request(api: ApiKey) -> Option<&'static Message> {
         ApiKey::Fetch => &Message { fields: FETCH, flexible_since: 12 },
         ApiKey::ListOffsets => &Message { fields: LIST_OFFSETS, flexible_since: 6 },
         ApiKey::Metadata => &Message { fields: METADATA, flexible_since: 9 },
+        ApiKey::OffsetCommit => &Message { fields: OFFSET_COMMIT, flexible_since: 8 },
+        ApiKey::OffsetFetch => &Message { fields: OFFSET_FETCH, flexible_since: 6 },
         ApiKey::FindCoordinator => &Message { fields: FIND_COORDINATOR, flexible_since: 3 },
+        ApiKey::JoinGroup => &Message { fields: JOIN_GROUP, flexible_since: 6 },
+        ApiKey::Heartbeat => &Message { fields: HEARTBEAT, flexible_since: 4 },
+        ApiKey::LeaveGroup => &Message { fields: LEAVE_GROUP, flexible_since: 4 },
+        ApiKey::SyncGroup => &Message { fields: SYNC_GROUP, flexible_since: 4 },
+        ApiKey::DescribeGroups => &Message { fields: DESCRIBE_GROUPS, flexible_since: 5 },
+        ApiKey::ListGroups => &Message { fields: LIST_GROUPS, flexible_since: 3 },
+        ApiKey::DeleteGroups => &Message { fields: DELETE_GROUPS, flexible_since: 2 },
+        ApiKey::OffsetDelete => &Message { fields: OFFSET_DELETE, flexible_since: NEVER },
         ApiKey::ApiVersions => &Message { fields: API_VERSIONS, flexible_since: 3 },
         ApiKey::CreateTopics => &Message { fields: CREATE_TOPICS, flexible_since: 5 },
         ApiKey::DeleteTopics => &Message { fields: DELETE_TOPICS, flexible_since: 4 },
@@ -54,7 +68,17 @@ pub(super) fn response(api: ApiKey) -> Option<&'static Message> {
         ApiKey::Fetch => &Message { fields: FETCH_RESPONSE, flexible_since: 12 },
         ApiKey::ListOffsets => &Message { fields: LIST_OFFSETS_RESPONSE, flexible_since: 6 },
         ApiKey::Metadata => &Message { fields: METADATA_RESPONSE, flexible_since: 9 },
+        ApiKey::OffsetCommit => &Message { fields: OFFSET_COMMIT_RESPONSE, flexible_since: 8 },
+        ApiKey::OffsetFetch => &Message { fields: OFFSET_FETCH_RESPONSE, flexible_since: 6 },
         ApiKey::FindCoordinator => &Message { fields: FIND_COORDINATOR_RESPONSE, flexible_since: 3 },
+        ApiKey::JoinGroup => &Message { fields: JOIN_GROUP_RESPONSE, flexible_since: 6 },
+        ApiKey::Heartbeat => &Message { fields: HEARTBEAT_RESPONSE, flexible_since: 4 },
+        ApiKey::LeaveGroup => &Message { fields: LEAVE_GROUP_RESPONSE, flexible_since: 4 },
+        ApiKey::SyncGroup => &Message { fields: SYNC_GROUP_RESPONSE, flexible_since: 4 },
+        ApiKey::DescribeGroups => &Message { fields: DESCRIBE_GROUPS_RESPONSE, flexible_since: 5 },
+        ApiKey::ListGroups => &Message { fields: LIST_GROUPS_RESPONSE, flexible_since: 3 },
+        ApiKey::DeleteGroups => &Message { fields: DELETE_GROUPS_RESPONSE, flexible_since: 2 },
+        ApiKey::OffsetDelete => &Message { fields: OFFSET_DELETE_RESPONSE, flexible_since: NEVER },
         ApiKey::ApiVersions => &Message { fields: API_VERSIONS_RESPONSE, flexible_since: 3 },
         ApiKey::CreateTopics => &Message { fields: CREATE_TOPICS_RESPONSE, flexible_since: 5 },
         ApiKey::DeleteTopics => &Message { fields: DELETE_TOPICS_RESPONSE, flexible_since: 4 },

@@ -1,0 +1,178 @@
+//! Groups on real brokers, asked through their handlers.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
+use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_protocol::messages::{
+    DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+};
+
+use super::*;
+use crate::Broker;
+use crate::api::admin_tests::{make, name};
+use crate::api::find_coordinator;
+use crate::config::BrokerConfig;
+
+fn config(dir: &std::path::Path) -> BrokerConfig {
+    let mut config = BrokerConfig::default();
+    config.listen.port = 0;
+    config.data_dir = dir.to_owned();
+    config.groups.initial_rebalance_delay_ms = 0;
+    config.offsets_topic_partitions = 2;
+    config
+}
+
+fn context(broker: &Broker, version: i16) -> RequestContext {
+    let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    RequestContext { broker: Arc::clone(broker.shared()), version, client_id: name("app"), peer }
+}
+
+/// Looks for the coordinator until there is one.
+async fn find(broker: &Broker) {
+    for _ in 0..500 {
+        let request = FindCoordinatorRequest::default().with_coordinator_keys(vec![name("g")]);
+        let response = find_coordinator::handle(&context(broker, 6), request).await;
+        let found = &response.coordinators[0];
+        if found.error_code == 0 {
+            assert_eq!(found.node_id.0, broker.id().0);
+            return;
+        }
+        assert_eq!(found.error_code, 15);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no coordinator");
+}
+
+async fn join(broker: &Broker, member: &str) -> JoinGroupResponse {
+    loop {
+        let protocol =
+            JoinGroupRequestProtocol::default().with_name(name("range")).with_metadata(Bytes::from_static(b"meta"));
+        let request = JoinGroupRequest::default()
+            .with_group_id(name("g").into())
+            .with_member_id(name(member))
+            .with_session_timeout_ms(30_000)
+            .with_rebalance_timeout_ms(30_000)
+            .with_protocol_type(name("consumer"))
+            .with_protocols(vec![protocol]);
+        let response = join_group::handle(&context(broker, 9), request).await;
+        // It may be loading yet.
+        if response.error_code != 14 {
+            return response;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn heartbeat(broker: &Broker, member: &str, generation: i32) -> i16 {
+    let request = HeartbeatRequest::default()
+        .with_group_id(name("g").into())
+        .with_member_id(name(member))
+        .with_generation_id(generation);
+    heartbeat::handle(&context(broker, 4), request).await.error_code
+}
+
+async fn commit(broker: &Broker, member: &str, generation: i32, offset: i64) -> i16 {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_committed_offset(offset)
+        .with_committed_metadata(Some(name("note")));
+    let topic = OffsetCommitRequestTopic::default().with_name(name("books").into()).with_partitions(vec![partition]);
+    let request = OffsetCommitRequest::default()
+        .with_group_id(name("g").into())
+        .with_member_id(name(member))
+        .with_generation_id_or_member_epoch(generation)
+        .with_topics(vec![topic]);
+    offset_commit::handle(&context(broker, 9), request).await.topics[0].partitions[0].error_code
+}
+
+/// The offset that the group has, once its coordinator is there.
+async fn committed(broker: &Broker) -> Option<i64> {
+    loop {
+        let group = OffsetFetchRequestGroup::default().with_group_id(name("g").into()).with_topics(None);
+        let request = OffsetFetchRequest::default().with_groups(vec![group]);
+        let response = offset_fetch::handle(&context(broker, 9), request).await;
+        let group = &response.groups[0];
+        if group.error_code == 0 {
+            return group.topics.first().map(|topic| topic.partitions[0].committed_offset);
+        }
+        assert!([14, 15, 16].contains(&group.error_code), "{group:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A group of one member that has its assignment; its id.
+async fn stable(broker: &Broker) -> String {
+    let first = join(broker, "").await;
+    assert_eq!(first.error_code, 79);
+    let id = first.member_id.to_string();
+    assert!(id.starts_with("app-"), "{id}");
+    let joined = join(broker, &id).await;
+    assert_eq!((joined.error_code, joined.generation_id, &*joined.leader), (0, 1, &*id));
+    let given = SyncGroupRequestAssignment::default()
+        .with_member_id(name(&id))
+        .with_assignment(Bytes::from_static(b"everything"));
+    let request = SyncGroupRequest::default()
+        .with_group_id(name("g").into())
+        .with_member_id(name(&id))
+        .with_generation_id(1)
+        .with_assignments(vec![given]);
+    let synced = sync_group::handle(&context(broker, 5), request).await;
+    assert_eq!((synced.error_code, &synced.assignment[..]), (0, &b"everything"[..]));
+    id
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_outlives_its_coordinators_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
+    make(broker.cluster(), "books", 1, 1).await;
+    find(&broker).await;
+    let id = stable(&broker).await;
+    assert_eq!(committed(&broker).await, None);
+    assert_eq!(commit(&broker, &id, 1, 17).await, 0);
+    assert_eq!(commit(&broker, &id, 2, 18).await, 22);
+    assert_eq!(committed(&broker).await, Some(17));
+    broker.kill().await;
+
+    let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
+    assert_eq!(committed(&broker).await, Some(17));
+    assert_eq!(heartbeat(&broker, &id, 1).await, 0, "it was told its assignment, so it has it");
+    let request = DescribeGroupsRequest::default().with_groups(vec![name("g").into(), name("none").into()]);
+    let described = describe_groups::handle(&context(&broker, 6), request).await;
+    let group = &described.groups[0];
+    assert_eq!((group.group_state.as_str(), group.protocol_data.as_str()), ("Stable", "range"));
+    assert_eq!(&group.members[0].member_assignment[..], b"everything");
+    assert_eq!(group.members[0].client_host.as_str(), "/127.0.0.1");
+    assert_eq!(described.groups[1].error_code, 69);
+    let listed = list_groups::handle(&context(&broker, 5), &ListGroupsRequest::default()).await;
+    assert_eq!(listed.groups.iter().map(|group| group.group_id.to_string()).collect::<Vec<_>>(), ["g"]);
+
+    let delete = || DeleteGroupsRequest::default().with_groups_names(vec![name("g").into()]);
+    let refused = delete_groups::handle(&context(&broker, 2), delete()).await;
+    assert_eq!(refused.results[0].error_code, 68);
+    let leave = LeaveGroupRequest::default().with_group_id(name("g").into()).with_member_id(name(&id));
+    assert_eq!(leave_group::handle(&context(&broker, 0), leave).await.error_code, 0);
+    let deleted = delete_groups::handle(&context(&broker, 2), delete()).await;
+    assert_eq!(deleted.results[0].error_code, 0);
+    assert_eq!(committed(&broker).await, None);
+    broker.shutdown().await.unwrap();
+    let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
+    assert_eq!(committed(&broker).await, None, "it stays deleted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_a_broker_that_has_no_topic_of_groups_is_told_to_look_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
+    assert_eq!(heartbeat(&broker, "m", 1).await, 15);
+    find(&broker).await;
+    let topic = broker.image().topic(crate::groups::OFFSETS_TOPIC).unwrap().clone();
+    assert_eq!(topic.partitions.len(), 2);
+    assert_eq!(topic.config.get("cleanup.policy").map(String::as_str), Some("compact"));
+}
