@@ -32,6 +32,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod timers;
+pub mod transactions;
 mod vocabulary;
 
 pub use config::GroupConfig;
