@@ -69,7 +69,7 @@ impl GroupValue {
         Ok(Self { protocol_type, generation, protocol, leader, state_timestamp_ms, members })
     }
 
-    /// The value as Kafka 4.1 writes it: version 3.
+    /// The value in version 3, which every Kafka since 2.3 reads.
     pub fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::new();
         bytes.put_i16(3);

@@ -234,6 +234,17 @@ fn put_nullable_text(bytes: &mut BytesMut, text: Option<&str>) {
     bytes.put_slice(&text.as_bytes()[..usize::from(length.unsigned_abs())]);
 }
 
+/// A length or count of a flexible version.
+fn put_compact_count(bytes: &mut BytesMut, count: usize) {
+    put_unsigned_varint(bytes, u32::try_from(count).unwrap_or(u32::MAX - 1) + 1);
+}
+
+/// A text of a flexible version.
+fn put_compact_text(bytes: &mut BytesMut, text: &str) {
+    put_compact_count(bytes, text.len());
+    bytes.put_slice(text.as_bytes());
+}
+
 fn put_bytes(bytes: &mut BytesMut, field: &[u8]) {
     bytes.put_i32(i32::try_from(field.len()).unwrap_or(i32::MAX));
     bytes.put_slice(field);

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{Reader, RecordError, put_text};
+use super::{Reader, RecordError, put_compact_text, put_text};
 
 /// The value of an offset's record, versions 0 to 4.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,19 +42,22 @@ impl OffsetValue {
         Ok(Self { offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms })
     }
 
-    /// The value as Kafka 4.1 writes it: version 3, and 1 if the client said when it goes.
+    /// The value as Kafka 4.1 writes it: version 4, and 1 if the client said when it goes.
     pub fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(40 + self.metadata.len());
-        let expires = self.expire_timestamp_ms >= 0;
-        bytes.put_i16(if expires { 1 } else { 3 });
-        bytes.put_i64(self.offset);
-        if !expires {
-            bytes.put_i32(self.leader_epoch);
-        }
-        put_text(&mut bytes, &self.metadata);
-        bytes.put_i64(self.commit_timestamp_ms);
-        if expires {
+        if self.expire_timestamp_ms >= 0 {
+            bytes.put_i16(1);
+            bytes.put_i64(self.offset);
+            put_text(&mut bytes, &self.metadata);
+            bytes.put_i64(self.commit_timestamp_ms);
             bytes.put_i64(self.expire_timestamp_ms);
+        } else {
+            bytes.put_i16(4);
+            bytes.put_i64(self.offset);
+            bytes.put_i32(self.leader_epoch);
+            put_compact_text(&mut bytes, &self.metadata);
+            bytes.put_i64(self.commit_timestamp_ms);
+            bytes.put_u8(0);
         }
         bytes.freeze()
     }
@@ -73,7 +76,9 @@ mod tests {
             commit_timestamp_ms: 3,
             expire_timestamp_ms: -1,
         };
-        assert_eq!(&value.encode()[..], b"\0\x03\0\0\0\0\0\0\0\x0a\0\0\0\x04\0\x01m\0\0\0\0\0\0\0\x03");
+        assert_eq!(&value.encode()[..], b"\0\x04\0\0\0\0\0\0\0\x0a\0\0\0\x04\x02m\0\0\0\0\0\0\0\x03\0");
+        let before = b"\0\x03\0\0\0\0\0\0\0\x0a\0\0\0\x04\0\x01m\0\0\0\0\0\0\0\x03";
+        assert_eq!(OffsetValue::decode(before).unwrap(), value);
         assert_eq!(OffsetValue::decode(&value.encode()).unwrap(), value);
         let ends = OffsetValue { expire_timestamp_ms: 9, leader_epoch: -1, ..value.clone() };
         assert_eq!(ends.encode()[..2], [0, 1]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{Reader, RecordError, put_text, put_unsigned_varint};
+use super::{Reader, RecordError, put_compact_count, put_compact_text, put_text, put_unsigned_varint};
 
 /// The key of a record in `__transaction_state`: the transactional id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,64 +149,53 @@ impl TransactionValue {
         Ok(value)
     }
 
-    /// The value as Kafka 4.1 writes it: version 0 for clients before transaction version 2, version 1 for others.
+    /// The value as Kafka 4.1 writes it: version 1.
     pub fn encode(&self) -> Bytes {
-        let flexible = self.client_transaction_version > 0;
         let mut bytes = BytesMut::new();
-        bytes.put_i16(i16::from(flexible));
+        bytes.put_i16(1);
         bytes.put_i64(self.producer_id);
         bytes.put_i16(self.producer_epoch);
         bytes.put_i32(self.timeout_ms);
         bytes.put_i8(self.status as i8);
-        self.put_partitions(&mut bytes, flexible);
+        self.put_partitions(&mut bytes);
         bytes.put_i64(self.last_update_timestamp_ms);
         bytes.put_i64(self.start_timestamp_ms);
-        if flexible {
-            self.put_tags(&mut bytes);
-        }
+        self.put_tags(&mut bytes);
         bytes.freeze()
     }
 
-    fn put_partitions(&self, bytes: &mut BytesMut, flexible: bool) {
-        let count = |bytes: &mut BytesMut, count: usize| {
-            let count = i32::try_from(count).unwrap_or(i32::MAX - 1);
-            if flexible { put_unsigned_varint(bytes, count.unsigned_abs() + 1) } else { bytes.put_i32(count) }
-        };
-        // A transaction without partitions has a list that is null.
-        if self.partitions.is_empty() {
-            return if flexible { bytes.put_u8(0) } else { bytes.put_i32(-1) };
+    fn put_partitions(&self, bytes: &mut BytesMut) {
+        // An empty transaction has no list, which is not one without elements.
+        if self.status == TransactionStatus::Empty {
+            return bytes.put_u8(0);
         }
-        count(bytes, self.partitions.len());
+        put_compact_count(bytes, self.partitions.len());
         for (topic, partitions) in &self.partitions {
-            if flexible {
-                count(bytes, topic.len());
-                bytes.put_slice(topic.as_bytes());
-            } else {
-                put_text(bytes, topic);
-            }
-            count(bytes, partitions.len());
+            put_compact_text(bytes, topic);
+            put_compact_count(bytes, partitions.len());
             for &partition in partitions {
                 bytes.put_i32(partition);
             }
-            if flexible {
-                bytes.put_u8(0);
-            }
+            bytes.put_u8(0);
         }
     }
 
     /// Those that have their default are left out.
     fn put_tags(&self, bytes: &mut BytesMut) {
         let ids = [(0, self.previous_producer_id), (1, self.next_producer_id)];
-        let given = ids.into_iter().filter(|&(_, id)| id != -1);
-        put_unsigned_varint(bytes, u32::try_from(given.clone().count()).unwrap_or(0) + 1);
-        for (tag, id) in given {
+        let ids: Vec<_> = ids.into_iter().filter(|&(_, id)| id != -1).collect();
+        let version = Some(self.client_transaction_version).filter(|&version| version != 0);
+        put_unsigned_varint(bytes, u32::try_from(ids.len() + usize::from(version.is_some())).unwrap_or(0));
+        for (tag, id) in ids {
             put_unsigned_varint(bytes, tag);
             put_unsigned_varint(bytes, 8);
             bytes.put_i64(id);
         }
-        put_unsigned_varint(bytes, 2);
-        put_unsigned_varint(bytes, 2);
-        bytes.put_i16(self.client_transaction_version);
+        if let Some(version) = version {
+            put_unsigned_varint(bytes, 2);
+            put_unsigned_varint(bytes, 2);
+            bytes.put_i16(version);
+        }
     }
 }
 
@@ -216,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_transaction_comes_back_as_it_was_written() {
-        let classic = TransactionValue {
+        let plain = TransactionValue {
             producer_id: 1000,
             previous_producer_id: -1,
             next_producer_id: -1,
@@ -228,23 +217,34 @@ mod tests {
             start_timestamp_ms: 4,
             client_transaction_version: 0,
         };
-        assert_eq!(classic.encode()[..2], [0, 0]);
-        let newer = TransactionValue {
+        let tagged = TransactionValue {
             previous_producer_id: 999,
+            next_producer_id: 1001,
             client_transaction_version: 2,
-            status: TransactionStatus::CompleteAbort,
-            ..classic.clone()
+            status: TransactionStatus::PrepareAbort,
+            ..plain.clone()
         };
-        assert_eq!(newer.encode()[..2], [0, 1]);
-        let none = TransactionValue { partitions: BTreeMap::new(), ..classic.clone() };
-        assert_eq!(none.encode()[17..21], [0xff; 4]);
-        for value in [classic, newer, none] {
+        let empty = TransactionValue { partitions: BTreeMap::new(), status: TransactionStatus::Empty, ..plain.clone() };
+        for value in [plain, tagged, empty] {
             let bytes = value.encode();
             assert_eq!(TransactionValue::decode(&bytes).unwrap(), value);
             for length in 0..bytes.len() {
                 assert!(TransactionValue::decode(&bytes[..length]).is_err(), "cut at {length}");
             }
         }
+    }
+
+    #[test]
+    fn the_version_before_is_read() {
+        let head = b"\0\0\0\0\0\0\0\0\x03\xe8\0\x02\0\0\xea\x60\x01";
+        let tail = b"\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x04";
+        let bytes = [&head[..], b"\0\0\0\x01\0\x01a\0\0\0\x01\0\0\0\x07", tail].concat();
+        let value = TransactionValue::decode(&bytes).unwrap();
+        assert_eq!((value.producer_id, value.producer_epoch, value.timeout_ms), (1000, 2, 60_000));
+        assert_eq!(value.partitions, BTreeMap::from([("a".to_owned(), vec![7])]));
+        assert_eq!((value.last_update_timestamp_ms, value.start_timestamp_ms), (5, 4));
+        let none = [&head[..], b"\xff\xff\xff\xff", tail].concat();
+        assert_eq!(TransactionValue::decode(&none).unwrap().partitions, BTreeMap::new());
     }
 
     #[test]
