@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -72,10 +72,10 @@ impl Run {
     /// Runs it, shows what it prints and counts it, and ends it with all its children at `deadline`.
     /// Returns whether the command succeeded: a failure is counted already.
     pub(crate) fn run(mut self, tally: &mut Tally, deadline: Instant, counts: Counts) -> bool {
-        println!("\n$ {self}");
+        tally.say(format_args!("\n$ {self}"));
         let mut own = Tally::default();
         let outcome = execute(&mut self.command, deadline, |line| {
-            println!("{line}");
+            tally.say(line);
             own.line(line);
         });
         let succeeded = matches!(outcome, Ok(status) if status.success());
@@ -91,6 +91,32 @@ impl Run {
         let succeeded = succeeded && own.failed() == 0;
         tally.merge(own);
         succeeded
+    }
+
+    /// Runs all of them, as many at a time as there are processors, each as [`Self::run`] does; what one prints is shown once
+    /// it has ended.
+    pub(crate) fn run_together(runs: Vec<Self>, tally: &mut Tally, deadline: Instant, counts: Counts) {
+        let at_once = thread::available_parallelism().map_or(1, usize::from).min(runs.len());
+        let waiting = Mutex::new(runs.into_iter());
+        let (ended, done) = mpsc::channel();
+        thread::scope(|scope| {
+            for _ in 0..at_once {
+                let (ended, waiting) = (ended.clone(), &waiting);
+                scope.spawn(move || {
+                    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    while let Some(run) = next() {
+                        let mut own = Tally::keeping();
+                        run.run(&mut own, deadline, counts);
+                        // The receiver is there until all have ended.
+                        let _ = ended.send(own);
+                    }
+                });
+            }
+            drop(ended);
+            for own in done {
+                tally.merge(own);
+            }
+        });
     }
 
     /// Runs it without showing or counting anything, and returns whether it succeeded and all that it printed.
@@ -202,10 +228,9 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, limit_ms: u64, counts: Counts) -> (bool, Tally) {
-        let here = Workspace { root: "/".into(), target: "/".into(), against_kafka: false };
         let mut tally = Tally::default();
         let deadline = Instant::now() + Duration::from_millis(limit_ms);
-        let succeeded = Run::new(&here, "sh").word("-c").word(script).run(&mut tally, deadline, counts);
+        let succeeded = Run::here("sh").word("-c").word(script).run(&mut tally, deadline, counts);
         (succeeded, tally)
     }
 
@@ -215,6 +240,19 @@ mod tests {
         assert!(!succeeded);
         assert_eq!((tally.passed(), tally.failed()), (0, 1));
         assert!(tally.failures()[0].contains("exit 3"), "{:?}", tally.failures());
+    }
+
+    #[test]
+    fn commands_that_run_together_are_all_counted_and_shown_one_after_the_other() {
+        let scripts = ["echo one; sleep 0.1; echo uno", "echo two; exit 3", "echo three; echo tre", "echo four"];
+        let runs = scripts.map(|script| Run::here("sh").word("-c").word(script)).into();
+        let mut tally = Tally::keeping();
+        Run::run_together(runs, &mut tally, Instant::now() + Duration::from_secs(10), Counts::Itself);
+        assert_eq!((tally.passed(), tally.failed()), (3, 1));
+        assert!(tally.failures()[0].contains("exit 3"), "{:?}", tally.failures());
+        for shown in ["\none\nuno\n", "\ntwo\n", "\nthree\ntre\n", "\nfour\n"] {
+            assert!(tally.kept().contains(shown), "{}", tally.kept());
+        }
     }
 
     #[test]

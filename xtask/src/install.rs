@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -17,11 +18,19 @@ use crate::tally::Tally;
 /// The version of cargo-fuzz that `fuzz/` was tried with.
 const CARGO_FUZZ: &str = "0.13.2";
 
+/// Two parts that need the same thing at once do not both get it.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// An installation that takes longer than this is stuck.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// Finds kcat, or installs Debian's.
 pub(crate) fn kcat() -> anyhow::Result<PathBuf> {
+    let _alone = alone();
     if let Some(kcat) = on_path("kcat") {
         return Ok(kcat);
     }
@@ -34,6 +43,7 @@ const ZOOKEEPER: &str = "zookeeper=3.8.0-11+deb12u2";
 
 /// Finds Debian's ZooKeeper, or installs it, and returns its jar.
 pub(crate) fn zookeeper(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let _alone = alone();
     java(workspace)?;
     let jar = PathBuf::from("/usr/share/java/zookeeper.jar");
     if !jar.is_file() {
@@ -46,6 +56,7 @@ pub(crate) fn zookeeper(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Finds what makes namespaces, networks and mounts, or installs Debian's, and returns `ip`.
 pub(crate) fn namespaces() -> anyhow::Result<PathBuf> {
+    let _alone = alone();
     for (tool, package) in
         [("unshare", "util-linux"), ("nsenter", "util-linux"), ("mount", "mount"), ("ip", "iproute2")]
     {
@@ -58,6 +69,7 @@ pub(crate) fn namespaces() -> anyhow::Result<PathBuf> {
 
 /// Makes the virtual environment of `tests/clients/requirements.txt` and returns its Python.
 pub(crate) fn python(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let _alone = alone();
     let requirements = workspace.root.join("tests/clients/requirements.txt");
     let wanted =
         fs::read_to_string(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
@@ -84,6 +96,7 @@ pub(crate) fn python(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Gets the jars that `tests/kafka-peer/pom.xml` names by Maven and returns their directory.
 pub(crate) fn kafka(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let _alone = alone();
     let pom = workspace.root.join("tests/kafka-peer/pom.xml");
     let wanted = fs::read_to_string(&pom).with_context(|| format!("cannot read {}", pom.display()))?;
     java(workspace)?;
@@ -106,6 +119,7 @@ pub(crate) fn kafka(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Finds cargo-fuzz, or builds it, and returns the program.
 pub(crate) fn cargo_fuzz(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let _alone = alone();
     let tools = workspace.target.join("tools");
     let program = tools.join("bin/cargo-fuzz");
     if program.exists() {

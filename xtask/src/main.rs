@@ -12,11 +12,13 @@ mod tally;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
-use crate::parts::{PARTS, Part};
+use crate::parts::{Binaries, PARTS, Part};
 use crate::tally::Tally;
 
 #[derive(Debug, Parser)]
@@ -92,6 +94,8 @@ struct Workspace {
     target: PathBuf,
     /// Whether the clients' programs run against Apache Kafka this time.
     against_kafka: bool,
+    /// The programs, once one part has built them, or why they cannot be.
+    binaries: OnceLock<Result<Option<Binaries>, String>>,
 }
 
 impl Workspace {
@@ -102,7 +106,7 @@ impl Workspace {
         let program = std::env::current_exe()?;
         let target =
             program.ancestors().nth(2).ok_or_else(|| anyhow::anyhow!("xtask runs outside a target directory"))?;
-        Ok(Self { root: root.to_path_buf(), target: target.to_path_buf(), against_kafka })
+        Ok(Self { root: root.to_path_buf(), target: target.to_path_buf(), against_kafka, binaries: OnceLock::new() })
     }
 }
 
@@ -170,39 +174,85 @@ fn run(command: &Command) -> anyhow::Result<bool> {
     }
 }
 
-/// Runs the parts one after the other and prints the table and the closing line. True if nothing failed.
+/// What came of a part.
+struct Ran<'a> {
+    part: &'a Part,
+    took: Duration,
+    tally: Tally,
+}
+
+/// Runs the parts and prints the table and the closing line. True if nothing failed.
 fn test(workspace: &Workspace, parts: &[&Part]) -> bool {
+    let started = Instant::now();
     let mut total = Tally::default();
     let mut table = Vec::new();
-    for part in parts {
-        println!("\n==== {}: {} ====", part.name, part.about);
-        let started = Instant::now();
-        let mut tally = Tally::default();
-        if let Err(error) = (part.run)(workspace, &mut tally, started + part.limit()) {
-            tally.fail(format!("{error:#}"));
+    let mut budget = Duration::ZERO;
+    for group in parts::groups(parts.iter().copied()) {
+        budget += parts::budget(&group);
+        for ran in run_group(workspace, group) {
+            total.add(ran.part.name, ran.tally.clone());
+            table.push(ran);
         }
-        let took = started.elapsed();
-        println!("{}", table_line(part, took, &tally));
-        for failure in tally.failures() {
-            println!("  failed: {failure}");
-        }
-        table.push((*part, took, tally.clone()));
-        total.add(part.name, tally);
     }
 
     println!("\n==== parts ====");
-    for (part, took, tally) in &table {
+    for Ran { part, took, tally } in &table {
         println!("{}", table_line(part, *took, tally));
     }
-    let (took, budget) = table
-        .iter()
-        .fold((Duration::ZERO, Duration::ZERO), |(took, budget), (part, used, _)| (took + *used, budget + part.budget));
-    println!("{:<12} {:>5.0} s of {:>4} s", "together", took.as_secs_f64(), budget.as_secs());
+    println!("{:<12} {:>5.0} s of {:>4} s", "together", started.elapsed().as_secs_f64(), budget.as_secs());
     for failure in total.failures() {
         println!("failed: {failure}");
     }
     println!("{} passed, {} failed", total.passed(), total.failed());
     total.failed() == 0
+}
+
+/// Runs one part, or several beside each other; of several, each is shown once it has ended.
+fn run_group<'a>(workspace: &Workspace, group: Vec<&'a Part>) -> Vec<Ran<'a>> {
+    if let [part] = group[..] {
+        println!("\n==== {}: {} ====", part.name, part.about);
+        let ran = run_part(workspace, part, Tally::default());
+        show_end(&ran);
+        return vec![ran];
+    }
+    let names: Vec<&str> = group.iter().map(|part| part.name).collect();
+    println!("\n==== {} beside each other ====", names.join(", "));
+    let waiting = Mutex::new(group.into_iter());
+    let (ended, done) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..parts::BESIDE {
+            let (ended, waiting) = (ended.clone(), &waiting);
+            scope.spawn(move || {
+                let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+                while let Some(part) = next() {
+                    // The receiver is there until all have ended.
+                    let _ = ended.send(run_part(workspace, part, Tally::keeping()));
+                }
+            });
+        }
+        drop(ended);
+        let shown = done.into_iter().inspect(|ran| {
+            println!("\n==== {}: {} ====", ran.part.name, ran.part.about);
+            print!("{}", ran.tally.kept());
+            show_end(ran);
+        });
+        shown.collect()
+    })
+}
+
+fn run_part<'a>(workspace: &Workspace, part: &'a Part, mut tally: Tally) -> Ran<'a> {
+    let started = Instant::now();
+    if let Err(error) = (part.run)(workspace, &mut tally, started + part.limit()) {
+        tally.fail(format!("{error:#}"));
+    }
+    Ran { part, took: started.elapsed(), tally }
+}
+
+fn show_end(ran: &Ran<'_>) {
+    println!("{}", table_line(ran.part, ran.took, &ran.tally));
+    for failure in ran.tally.failures() {
+        println!("  failed: {failure}");
+    }
 }
 
 fn table_line(part: &Part, took: Duration, tally: &Tally) -> String {

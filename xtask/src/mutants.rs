@@ -182,17 +182,20 @@ fn plant(
         match found(workspace, &tree, &mutant, deadline) {
             Ok(Finding { seeds, what }) => {
                 let seeds = seeds.map_or_else(String::new, |seeds| seeds.to_string());
-                println!("check ok: mutant {name} is found by {} {seeds}: {}: {what}", mutant.suite, mutant.about);
+                tally.say(format!(
+                    "check ok: mutant {name} is found by {} {seeds}: {}: {what}",
+                    mutant.suite, mutant.about
+                ));
                 table.push_str(&format!("| `{name}` | {} | {seeds} | {what} |\n", mutant.suite));
                 tally.pass();
             }
             Err(error) => {
-                println!("check FAILED: mutant {name}: {error:#}");
+                tally.say(format!("check FAILED: mutant {name}: {error:#}"));
                 tally.fail(format!("mutant {name} ({}): {error:#}", mutant.about));
             }
         }
     }
-    println!("\n{table}");
+    tally.say(format!("\n{table}"));
     Ok(())
 }
 

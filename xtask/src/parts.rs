@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::command::{Counts, Run};
 use crate::tally::Tally;
@@ -18,6 +18,8 @@ pub(crate) struct Part {
     /// What the part may take on two cores with nothing compiled and nothing installed. A part that goes over it is
     /// made to do less of the same.
     pub(crate) budget: Duration,
+    /// Whether it mostly waits for servers and clients to start, and so runs beside its neighbours that do.
+    pub(crate) beside: bool,
     pub(crate) run: fn(&Workspace, &mut Tally, Instant) -> anyhow::Result<()>,
 }
 
@@ -25,6 +27,10 @@ impl Part {
     /// When a command of this part is taken for stuck.
     pub(crate) fn limit(&self) -> Duration {
         self.budget * 2 + Duration::from_secs(120)
+    }
+
+    const fn beside(self) -> Self {
+        Self { beside: true, ..self }
     }
 }
 
@@ -34,7 +40,7 @@ const fn part(
     about: &'static str,
     run: fn(&Workspace, &mut Tally, Instant) -> anyhow::Result<()>,
 ) -> Part {
-    Part { name, about, budget: Duration::from_secs(budget_seconds), run }
+    Part { name, about, budget: Duration::from_secs(budget_seconds), beside: false, run }
 }
 
 /// All parts, in the order they run: what fails fastest first.
@@ -43,6 +49,7 @@ pub(crate) const PARTS: &[Part] = &[
     part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
     part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
     part("replication", 60, "crates/replication: unit tests", replication),
+    part("groups", 30, "crates/groups: unit and random tests, Kafka's records", coordinators),
     part(
         "sim",
         120,
@@ -57,10 +64,10 @@ pub(crate) const PARTS: &[Part] = &[
     ),
     part("binary", 90, "the real binary: command line, signals, kill -9, hostile frames", binary),
     part("bench", 90, "every bench once", bench),
-    part("fuzz", 490, "fuzz targets: seeds, then 30 s of fuzzing each", fuzz),
+    part("fuzz", 400, "fuzz targets: seeds, then 30 s of fuzzing each, two at a time", fuzz),
     part("mutants", 140, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
-    part("clients", 230, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients),
-    part("kafka-files", 120, "real Kafka on logs that our engine wrote, and the other way round", kafka_files),
+    part("clients", 230, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients).beside(),
+    part("kafka-files", 120, "real Kafka on logs that our engine wrote, and the other way round", kafka_files).beside(),
     part(
         "cluster",
         250,
@@ -68,6 +75,28 @@ pub(crate) const PARTS: &[Part] = &[
         cluster,
     ),
 ];
+
+/// The parts in the order they run: one alone, or neighbours beside each other.
+pub(crate) fn groups<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<Vec<&'a Part>> {
+    let mut groups: Vec<Vec<&Part>> = Vec::new();
+    for part in parts {
+        match groups.last_mut() {
+            Some(group) if part.beside && group.iter().all(|other| other.beside) => group.push(part),
+            _ => groups.push(vec![part]),
+        }
+    }
+    groups
+}
+
+/// How many parts run beside each other.
+pub(crate) const BESIDE: usize = 2;
+
+/// What a group may take.
+pub(crate) fn budget(group: &[&Part]) -> Duration {
+    let together: Duration = group.iter().map(|part| part.budget).sum();
+    let longest = group.iter().map(|part| part.budget).max().unwrap_or_default();
+    longest.max(together / u32::try_from(BESIDE.min(group.len())).unwrap_or(1))
+}
 
 fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     Run::cargo(workspace).words("fmt --all --check").run(tally, deadline, Counts::Itself);
@@ -80,7 +109,7 @@ fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow:
     let clippy = Run::cargo(workspace).words("clippy --locked --workspace --all-targets -- -D warnings");
     clippy.run(tally, deadline, Counts::Itself);
     // Each crate alone and without its features, so that no other member lends it what it lacks.
-    for package in ["highwater-storage", "highwater-replication"] {
+    for package in ["highwater-storage", "highwater-replication", "highwater-groups"] {
         let alone = Run::cargo(workspace).words("clippy --locked --no-default-features --package").word(package);
         alone.words("-- -D warnings").run(tally, deadline, Counts::Itself);
     }
@@ -127,6 +156,11 @@ fn replication(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
     Ok(())
 }
 
+fn coordinators(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    Run::cargo(workspace).words("test --locked --package highwater-groups").run(tally, deadline, Counts::Lines);
+    Ok(())
+}
+
 fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     let history = Run::cargo(workspace).words("test --locked --release --package highwater-checker --test *");
     history.run(tally, deadline, Counts::Lines);
@@ -154,7 +188,7 @@ fn broker(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow
 }
 
 fn binary(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let Some(binaries) = binaries(workspace, tally, deadline, Counts::Nothing)? else { return Ok(()) };
+    let binaries = binaries(workspace, tally, deadline, Counts::Nothing)?;
     // One test at a time: the memory and time limits that they hold are meant for a machine that does nothing else.
     Run::cargo(workspace)
         .words("test --locked --package highwater-tests --lib --test it -- --test-threads=1 --show-output --skip workspace::")
@@ -183,22 +217,24 @@ fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::
         .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain"))
         .run(tally, deadline, Counts::Lines);
     let cargo_fuzz = install::cargo_fuzz(workspace)?;
+    // Without a sanitizer cargo-fuzz works on the pinned stable toolchain; the targets hold no unsafe code that one would
+    // watch.
+    let fuzzer = |words: &str| {
+        let run = Run::new(workspace, &cargo_fuzz).words(words).words("--sanitizer none");
+        run.env("CARGO_TARGET_DIR", workspace.target.join("fuzz"))
+    };
+    if !fuzzer("build").run(tally, deadline, Counts::Nothing) {
+        return Ok(());
+    }
+    let mut runs = Vec::new();
     for target in rust_files(workspace, "fuzz/fuzz_targets")? {
         let corpus = workspace.target.join("fuzz-corpus").join(&target);
         fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
-        // Without a sanitizer cargo-fuzz works on the pinned stable toolchain; the targets hold no unsafe code that one
-        // would watch.
-        Run::new(workspace, &cargo_fuzz)
-            .words("run --sanitizer none")
-            .word(&target)
-            .word(&corpus)
-            .word(format!("fuzz/seeds/{target}"))
-            .word("--")
-            .word(format!("-max_total_time={FUZZ_SECONDS}"))
-            .words("-timeout=20 -rss_limit_mb=2048 -verbosity=0")
-            .env("CARGO_TARGET_DIR", workspace.target.join("fuzz"))
-            .run(tally, deadline, Counts::Itself);
+        let run = fuzzer("run").word(&target).word(&corpus).word(format!("fuzz/seeds/{target}")).word("--");
+        let run = run.word(format!("-max_total_time={FUZZ_SECONDS}"));
+        runs.push(run.words("-timeout=20 -rss_limit_mb=2048 -verbosity=0"));
     }
+    Run::run_together(runs, tally, deadline, Counts::Itself);
     Ok(())
 }
 
@@ -210,11 +246,7 @@ fn clients(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
     };
     let kcat = get("kcat", install::kcat());
     let kafka = get("Apache Kafka", install::kafka(workspace));
-    let binary = match binaries(workspace, tally, deadline, Counts::Nothing)? {
-        Some(binaries) => binaries.jemalloc,
-        None if workspace.against_kafka => PathBuf::new(),
-        None => return Ok(()),
-    };
+    let binary = binaries(workspace, tally, deadline, Counts::Nothing)?.jemalloc.as_path();
 
     let work = workspace.target.join("clients-work");
     if work.exists() {
@@ -231,7 +263,7 @@ fn clients(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
             .word("--work")
             .word(work.join(program))
             .word("--highwater")
-            .word(&binary);
+            .word(binary);
         if let Some(libs) = &kafka {
             run = run.word("--kafka-libs").word(libs);
         }
@@ -270,7 +302,7 @@ fn kafka_files(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
 }
 
 fn cluster(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let Some(binaries) = binaries(workspace, tally, deadline, Counts::Nothing)? else { return Ok(()) };
+    let binaries = binaries(workspace, tally, deadline, Counts::Nothing)?;
     Run::new(workspace, &binaries.jemalloc).word("demo").run(tally, deadline, Counts::Itself);
     Run::new(workspace, &binaries.jemalloc).words("demo --brokers 5 --records 60000 --seed 42 --input README.md").run(
         tally,
@@ -302,32 +334,40 @@ fn cluster(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
 
 /// The `highwater` programs, as users build them.
 #[derive(Debug)]
-struct Binaries {
+pub(crate) struct Binaries {
     jemalloc: PathBuf,
     system_allocator: PathBuf,
 }
 
-/// Builds both, or says that they cannot be built and returns nothing.
-fn binaries(
-    workspace: &Workspace,
+/// Builds both, once; an error if they cannot be built.
+fn binaries<'a>(
+    workspace: &'a Workspace,
     tally: &mut Tally,
     deadline: Instant,
     counts: Counts,
-) -> anyhow::Result<Option<Binaries>> {
-    let built = workspace.target.join("release/highwater");
-    let kept = workspace.target.join("release/highwater-system-allocator");
-    let system =
-        Run::cargo(workspace).words("build --locked --release --package highwater-broker --no-default-features");
-    if !system.run(tally, deadline, counts) {
-        return Ok(None);
+) -> anyhow::Result<&'a Binaries> {
+    let mut build = |kind: &str, features: &str| -> anyhow::Result<Option<PathBuf>> {
+        let run = Run::cargo(workspace).words("build --locked --release --package highwater-broker").words(features);
+        if !run.run(tally, deadline, counts) {
+            return Ok(None);
+        }
+        // Both have one name in the target directory, and what others build there later has it too.
+        let built = workspace.target.join("release/highwater");
+        let kept = workspace.target.join(format!("release/highwater-{kind}"));
+        let _ = fs::remove_file(&kept);
+        fs::copy(&built, &kept).with_context(|| format!("cannot copy {} to {}", built.display(), kept.display()))?;
+        Ok(Some(kept))
+    };
+    let mut both = || -> anyhow::Result<Option<Binaries>> {
+        let Some(system_allocator) = build("system-allocator", "--no-default-features")? else { return Ok(None) };
+        Ok(build("jemalloc", "")?.map(|jemalloc| Binaries { jemalloc, system_allocator }))
+    };
+    let built = workspace.binaries.get_or_init(|| both().map_err(|error| format!("{error:#}")));
+    match built {
+        Ok(Some(binaries)) => Ok(binaries),
+        Ok(None) => bail!("the binary cannot be built"),
+        Err(error) => bail!("{error}"),
     }
-    // Both have one name in the target directory, so this one moves aside before the other is built.
-    fs::copy(&built, &kept).with_context(|| format!("cannot copy {} to {}", built.display(), kept.display()))?;
-    if !Run::cargo(workspace).words("build --locked --release --package highwater-broker").run(tally, deadline, counts)
-    {
-        return Ok(None);
-    }
-    Ok(Some(Binaries { jemalloc: built, system_allocator: kept }))
 }
 
 /// The names, without their ending, of the Rust files right in a directory.
@@ -346,8 +386,21 @@ mod tests {
 
     #[test]
     fn the_budgets_fit_in_forty_minutes() {
-        let together: Duration = PARTS.iter().map(|part| part.budget).sum();
+        let together: Duration = groups(PARTS.iter()).iter().map(|group| budget(group)).sum();
         assert!(together <= Duration::from_secs(40 * 60), "{together:?}");
+    }
+
+    #[test]
+    fn neighbours_that_wait_run_beside_each_other() {
+        let named = |groups: Vec<Vec<&Part>>| -> Vec<Vec<&str>> {
+            groups.iter().map(|group| group.iter().map(|part| part.name).collect()).collect()
+        };
+        let part = |name, seconds| part(name, seconds, "", build);
+        let parts = [part("a", 1), part("b", 5).beside(), part("c", 9).beside(), part("d", 1), part("e", 1).beside()];
+        assert_eq!(named(groups(parts.iter())), [vec!["a"], vec!["b", "c"], vec!["d"], vec!["e"]]);
+        assert_eq!(budget(&[&parts[1], &parts[2]]), Duration::from_secs(9));
+        assert_eq!(budget(&[&parts[2], &parts[2], &parts[2]]), Duration::from_millis(13_500));
+        assert_eq!(budget(&[&parts[0]]), Duration::from_secs(1));
     }
 
     #[test]

@@ -6,9 +6,31 @@ pub(crate) struct Tally {
     passed: u64,
     failed: u64,
     failures: Vec<String>,
+    kept: Option<String>,
 }
 
 impl Tally {
+    /// One that keeps what is said until it is merged: for what runs beside something else.
+    pub(crate) fn keeping() -> Self {
+        Self { kept: Some(String::new()), ..Self::default() }
+    }
+
+    /// Shows a line, at once or when this is merged.
+    pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
+        match &mut self.kept {
+            Some(kept) => {
+                kept.push_str(&line.to_string());
+                kept.push('\n');
+            }
+            None => println!("{line}"),
+        }
+    }
+
+    /// What was said and not shown.
+    pub(crate) fn kept(&self) -> &str {
+        self.kept.as_deref().unwrap_or_default()
+    }
+
     /// Counts one check that passed.
     pub(crate) fn pass(&mut self) {
         self.passed += 1;
@@ -20,8 +42,11 @@ impl Tally {
         self.failures.push(what);
     }
 
-    /// Adds what one command of the part counted.
+    /// Adds what one command of the part counted, and says what it kept.
     pub(crate) fn merge(&mut self, other: Self) {
+        if let Some(kept) = other.kept.as_deref().filter(|kept| !kept.is_empty()) {
+            self.say(kept.trim_end_matches('\n'));
+        }
         self.passed += other.passed;
         self.failed += other.failed;
         self.failures.extend(other.failures);
