@@ -8,6 +8,7 @@ mod command;
 mod install;
 mod mutants;
 mod parts;
+mod soak;
 mod tally;
 
 use std::path::{Path, PathBuf};
@@ -16,9 +17,11 @@ use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use crate::parts::{Binaries, PARTS, Part};
+use crate::soak::SOAKS;
 use crate::tally::Tally;
 
 #[derive(Debug, Parser)]
@@ -55,6 +58,16 @@ enum Command {
     #[command(disable_help_flag = true)]
     Sim {
         /// What the simulator is told.
+        #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Run what takes too long for every test run.
+    #[command(after_help = soaks_help())]
+    Soak {
+        /// Which.
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(SOAKS.iter().map(|soak| soak.name)))]
+        name: String,
+        /// What it is told.
         #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -122,6 +135,11 @@ fn parts_help() -> String {
     help
 }
 
+fn soaks_help() -> String {
+    let lines = SOAKS.iter().map(|soak| format!("  {:<12} {}\n", soak.name, soak.about));
+    ["Names:\n".to_owned()].into_iter().chain(lines).collect()
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments.command) {
@@ -157,6 +175,10 @@ fn run(command: &Command) -> anyhow::Result<bool> {
             let mut simulator = std::process::Command::new(cargo);
             simulator.args("run --quiet --locked --release --package highwater-sim --".split(' ')).args(arguments);
             Ok(simulator.current_dir(Workspace::find(false)?.root).status()?.success())
+        }
+        Command::Soak { name, arguments } => {
+            let soak = SOAKS.iter().find(|soak| soak.name == name).context("there is no such soak")?;
+            Ok(soak::run(&Workspace::find(false)?, soak, arguments))
         }
         Command::Install { what } => {
             let workspace = Workspace::find(false)?;

@@ -275,6 +275,17 @@ fn clients(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
     Ok(())
 }
 
+/// The clients that `names` says, or all.
+pub(crate) fn clients_soak(
+    workspace: &Workspace,
+    names: &[String],
+    tally: &mut Tally,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    anyhow::ensure!(names.is_empty(), "clients cannot be named yet");
+    clients(workspace, tally, deadline)
+}
+
 fn kafka_files(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     let python = install::python(workspace)?;
     let kafka = install::kafka(workspace)?;

@@ -1,0 +1,49 @@
+//! What takes too long for every test run: `cargo xtask soak NAME [ARGUMENT…]`.
+
+use std::time::{Duration, Instant};
+
+use crate::Workspace;
+use crate::parts;
+use crate::tally::Tally;
+
+/// One long run.
+#[derive(Debug)]
+pub(crate) struct Soak {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// When a command of the run is taken for stuck.
+    pub(crate) limit: Duration,
+    /// Gets what stands behind the name on the command line.
+    pub(crate) run: fn(&Workspace, &[String], &mut Tally, Instant) -> anyhow::Result<()>,
+}
+
+const fn soak(
+    name: &'static str,
+    limit_minutes: u64,
+    about: &'static str,
+    run: fn(&Workspace, &[String], &mut Tally, Instant) -> anyhow::Result<()>,
+) -> Soak {
+    Soak { name, about, limit: Duration::from_secs(limit_minutes * 60), run }
+}
+
+/// All of them, sorted by name.
+pub(crate) const SOAKS: &[Soak] = &[soak(
+    "clients",
+    30,
+    "every client, older ones too, in every scenario; arguments name clients",
+    parts::clients_soak,
+)];
+
+/// Runs one. True if nothing failed.
+pub(crate) fn run(workspace: &Workspace, soak: &Soak, arguments: &[String]) -> bool {
+    println!("\n==== {}: {} ====", soak.name, soak.about);
+    let mut tally = Tally::default();
+    if let Err(error) = (soak.run)(workspace, arguments, &mut tally, Instant::now() + soak.limit) {
+        tally.fail(format!("{error:#}"));
+    }
+    for failure in tally.failures() {
+        println!("failed: {failure}");
+    }
+    println!("{} passed, {} failed", tally.passed(), tally.failed());
+    tally.failed() == 0
+}
