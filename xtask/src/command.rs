@@ -119,6 +119,21 @@ impl Run {
         });
     }
 
+    /// Runs it, shows what it prints, counts nothing, and returns all that it printed, whatever its exit code.
+    ///
+    /// # Errors
+    /// If it cannot be started or is still running at `deadline`.
+    pub(crate) fn shown(mut self, tally: &mut Tally, deadline: Instant) -> anyhow::Result<String> {
+        let mut printed = String::new();
+        let ended = execute(&mut self.command, deadline, |line| {
+            tally.say(line);
+            printed.push_str(line);
+            printed.push('\n');
+        });
+        ended.with_context(|| self.to_string())?;
+        Ok(printed)
+    }
+
     /// Runs it without showing or counting anything, and returns whether it succeeded and all that it printed.
     ///
     /// # Errors

@@ -117,6 +117,32 @@ pub(crate) fn kafka(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(libs)
 }
 
+/// The oldest release of Go that builds the Go clients.
+const GO: [u32; 2] = [1, 26];
+
+/// Finds a Go that is new enough, or installs Debian's.
+pub(crate) fn go(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let release = || -> Option<[u32; 2]> {
+        // go version go1.26.8 linux/amd64
+        let text = Run::new(workspace, "go").word("version").output().ok()?;
+        let mut numbers = text.split_whitespace().nth(2)?.strip_prefix("go")?.split('.');
+        Some([numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?])
+    };
+    if on_path("go").is_none() {
+        debian(&[&["golang-go"]])?;
+    }
+    let found = release().context("go is installed, but cannot be run")?;
+    let [major, minor] = GO;
+    // From 1.21 on, Go gets itself the release that a module asks for.
+    ensure!(
+        found >= [1, 21],
+        "the Go clients need Go {major}.{minor}, and `go` is {}.{}, too old to fetch it: install a newer one",
+        found[0],
+        found[1]
+    );
+    on_path("go").context("the package golang-go is installed, but go is not on the PATH")
+}
+
 /// Finds cargo-fuzz, or builds it, and returns the program.
 pub(crate) fn cargo_fuzz(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let _alone = alone();

@@ -9,6 +9,7 @@ mod install;
 mod mutants;
 mod parts;
 mod soak;
+mod suites;
 mod tally;
 
 use std::path::{Path, PathBuf};
@@ -94,6 +95,8 @@ enum Installable {
     Fuzz,
     /// Debian's ZooKeeper (and a Java if there is none).
     Zookeeper,
+    /// Go, of a release that the Go clients can be built with.
+    Go,
     /// Debian's iproute2, for hosts whose links are cut.
     Namespaces,
 }
@@ -188,6 +191,7 @@ fn run(command: &Command) -> anyhow::Result<bool> {
                 Installable::Kafka => install::kafka(&workspace)?,
                 Installable::Fuzz => install::cargo_fuzz(&workspace)?,
                 Installable::Zookeeper => install::zookeeper(&workspace)?,
+                Installable::Go => install::go(&workspace)?,
                 Installable::Namespaces => install::namespaces()?,
             };
             println!("{}", place.display());

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Workspace;
-use crate::parts;
 use crate::tally::Tally;
+use crate::{Workspace, parts, suites};
 
 /// One long run.
 #[derive(Debug)]
@@ -27,12 +26,10 @@ const fn soak(
 }
 
 /// All of them, sorted by name.
-pub(crate) const SOAKS: &[Soak] = &[soak(
-    "clients",
-    30,
-    "every client, older ones too, in every scenario; arguments name clients",
-    parts::clients_soak,
-)];
+pub(crate) const SOAKS: &[Soak] = &[
+    soak("clients", 30, "every client, older ones too, in every scenario; arguments name clients", parts::clients_soak),
+    soak("suites", 60, "other people's test suites, held to what Kafka passes; `--help` says more", suites::soak),
+];
 
 /// Runs one. True if nothing failed.
 pub(crate) fn run(workspace: &Workspace, soak: &Soak, arguments: &[String]) -> bool {
