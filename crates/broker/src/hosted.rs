@@ -21,6 +21,7 @@ use crate::fetches::{Alarm, Answer, Chunk, Granted, Question, ReadFailure, Sourc
 use crate::gather::Slot;
 use crate::history::HistoryEntry;
 use crate::owner::{Outlet, Owned, Owner, Refused};
+use crate::seldom::Seldom;
 use crate::services::Services;
 
 /// How many cuts of a log are remembered for views.
@@ -37,6 +38,8 @@ pub(crate) struct Hosted {
     reader: LogReader,
     rules: RwLock<Arc<ProduceRules>>,
     services: Arc<Services>,
+    /// What every request of a client meets while the disk is full or broken.
+    troubles: Seldom,
 }
 
 /// The answer to a produce.
@@ -197,8 +200,16 @@ impl Hosted {
                 reader,
                 rules: RwLock::new(Arc::new(rules)),
                 services: Arc::clone(services),
+                troubles: Seldom::default(),
             }
         })
+    }
+
+    /// Tells whoever runs the broker what a client's request met, if that was not told a moment ago.
+    pub(crate) fn tell_trouble(&self, trouble: &str, error: &dyn fmt::Display) {
+        if let Some(held_back) = self.troubles.admits(std::time::Instant::now()) {
+            tracing::error!(partition = %self.topic_partition, %error, held_back, "{trouble}");
+        }
     }
 
     /// Which partition it is.
@@ -695,12 +706,12 @@ impl Source for Hosted {
             Err(ReadError::Superseded) => Err(ReadFailure::Superseded),
             Err(ReadError::OutOfRange { .. }) => Err(ReadFailure::OutOfRange),
             Err(damage @ ReadError::Corrupt { .. }) => {
-                tracing::error!(partition = %self.topic_partition, %damage, "a fetch met damage");
+                self.tell_trouble("a fetch met damage", &damage);
                 self.services.rot.note(&self.topic_partition);
                 Err(ReadFailure::Corrupt)
             }
             Err(error) => {
-                tracing::error!(partition = %self.topic_partition, %error, "a fetch could not read");
+                self.tell_trouble("a fetch could not read", &error);
                 Err(ReadFailure::Storage)
             }
         }

@@ -51,6 +51,7 @@ mod net;
 mod owner;
 mod partitions;
 mod readers;
+mod seldom;
 mod services;
 mod sync;
 mod threads;

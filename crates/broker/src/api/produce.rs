@@ -179,7 +179,7 @@ fn refused_by_log(hosted: &Hosted, error: AppendError) -> Refusal {
         AppendError::Sequence(error) => Refusal::because(ErrorCode::from(&error), error),
         AppendError::LargerThanSegment { .. } => Refusal::because(ErrorCode::RecordListTooLarge, error),
         AppendError::Io(_) | AppendError::Closed(_) => {
-            tracing::error!(partition = %hosted.topic_partition(), %error, "a produce could not be written");
+            hosted.tell_trouble("a produce could not be written", &error);
             Refusal::because(ErrorCode::KafkaStorageError, error)
         }
         _ => Refusal::because(ErrorCode::UnknownServerError, error),
