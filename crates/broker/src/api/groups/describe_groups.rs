@@ -36,7 +36,8 @@ fn answer(group: GroupId, described: Result<GroupDescription, Refused>, version:
             if version < GROUP_NOT_FOUND_SINCE {
                 return dead;
             }
-            let message = super::super::told(Refused::GroupIdNotFound);
+            // Kafka's words, which its tools print.
+            let message = super::super::told(format_args!("Group {} not found.", dead.group_id.as_str()));
             return dead.with_error_code(Refused::GroupIdNotFound.code()).with_error_message(Some(message));
         }
         Err(why) => return response.with_error_code(why.code()),
@@ -87,6 +88,7 @@ mod tests {
             assert_eq!((told.group_state.as_str(), told.protocol_data.as_str()), ("Stable", "range"));
             let none = answer(name("n").into(), Err(Refused::GroupIdNotFound), version);
             assert_eq!((none.group_state.as_str(), none.error_code), ("Dead", if version >= 6 { 69 } else { 0 }));
+            assert_eq!(none.error_message.as_deref(), (version >= 6).then_some("Group n not found."));
             let elsewhere = answer(name("e").into(), Err(Refused::NotCoordinator), version);
             assert_eq!(elsewhere.error_code, 16);
             let response = DescribeGroupsResponse::default().with_groups(vec![told, none, elsewhere]);
