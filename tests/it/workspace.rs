@@ -87,7 +87,7 @@ fn dependencies(package: &str) -> Vec<String> {
 
 #[test]
 fn the_log_and_the_state_machine_know_no_network() {
-    for package in ["highwater-storage", "highwater-replication"] {
+    for package in ["highwater-storage", "highwater-replication", "highwater-groups"] {
         let dependencies = dependencies(package);
         assert!(dependencies.len() > 5, "cargo tree says little: {dependencies:?}");
         for forbidden in NETWORK_CRATES {
@@ -181,11 +181,12 @@ fn arrows_only_go_down() {
     };
     assert_eq!(ours("highwater-storage"), [""; 0]);
     assert_eq!(ours("highwater-replication"), ["highwater-storage"]);
+    assert_eq!(ours("highwater-groups"), [""; 0]);
     assert_eq!(ours("highwater-checker"), [""; 0]);
     assert_eq!(ours("highwater-testbed"), [""; 0]);
     assert_eq!(
         ours("highwater-broker"),
-        ["highwater-checker", "highwater-replication", "highwater-storage", "highwater-testbed"]
+        ["highwater-checker", "highwater-groups", "highwater-replication", "highwater-storage", "highwater-testbed"]
     );
 }
 
@@ -220,7 +221,7 @@ fn the_top_level_is_what_the_readme_shows() {
         .map(|file| file.split('/').next().unwrap_or_default().to_owned())
         .collect();
     crates.dedup();
-    assert_eq!(crates, ["broker", "checker", "replication", "storage", "testbed"]);
+    assert_eq!(crates, ["broker", "checker", "groups", "replication", "storage", "testbed"]);
 }
 
 #[test]

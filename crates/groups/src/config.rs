@@ -28,7 +28,7 @@ impl Default for GroupConfig {
             session_timeout_min_ms: 6_000,
             session_timeout_max_ms: 1_800_000,
             initial_rebalance_delay_ms: 3_000,
-            members_max: usize::MAX,
+            members_max: 2_147_483_647,
             new_member_timeout_ms: 300_000,
             offset_metadata_max_bytes: 4_096,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,
