@@ -69,7 +69,7 @@ impl TransactionStatus {
 
     fn of(number: i8) -> Result<Self, RecordError> {
         let found = Self::ALL.into_iter().find(|&status| status as i8 == number);
-        found.ok_or(RecordError::Value { of: "status of a transaction", value: number.into() })
+        found.ok_or_else(|| RecordError::Value { of: "status of a transaction", value: number.into() })
     }
 }
 

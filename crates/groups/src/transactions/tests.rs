@@ -437,11 +437,11 @@ proptest! {
                         if bumps && Some(told) != now {
                             known.push(told);
                         }
-                        if let Some((_, marks, markers_commit, _)) = rig.marks.last() {
-                            if *marks == told {
-                                prop_assert_eq!(*markers_commit, commits);
-                                decided.insert(told, commits);
-                            }
+                        if let Some((_, marks, markers_commit, _)) = rig.marks.last()
+                            && *marks == told
+                        {
+                            prop_assert_eq!(*markers_commit, commits);
+                            decided.insert(told, commits);
                         }
                     }
                 },
