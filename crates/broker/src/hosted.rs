@@ -5,20 +5,23 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
+use highwater_groups::Producer;
 use highwater_replication::{
     Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, CutReason, Effect, FenceReason, FetchFailure, FetchGrant,
     FetchPlan, IsrDecision, Partition, PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd,
     ReplicaConfig, Status, Versioned, WaitToken,
 };
 use highwater_storage::{
-    CheckedBatch, Damaged, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset, ProduceRules,
-    ReadError, ReadLimit, Step, TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
+    AppendError, CheckedBatch, Damaged, FlushDone, FlushError, FlushJob, LeaderEpoch, LogOptions, LogReader, Offset,
+    ProduceRules, ReadError, ReadLimit, SequenceError, Step, TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
 };
 
 use crate::damage::{self, Told};
 use crate::deadlines::{Entry, Wake};
 use crate::fetches::{Alarm, Answer, Chunk, Granted, Question, ReadFailure, Source, Watching};
 use crate::gather::Slot;
+pub(crate) use crate::guards::Guard;
+use crate::guards::Guards;
 use crate::history::HistoryEntry;
 use crate::owner::{Outlet, Owned, Owner, Refused};
 use crate::seldom::Seldom;
@@ -37,6 +40,8 @@ pub(crate) struct Hosted {
     owner: Arc<Owner<Core>>,
     reader: LogReader,
     rules: RwLock<Arc<ProduceRules>>,
+    #[allow(dead_code, reason = "for the coordinators of transactions")]
+    guards: Arc<Guards>,
     services: Arc<Services>,
     /// What every request of a client meets while the disk is full or broken.
     troubles: Seldom,
@@ -50,8 +55,8 @@ pub(crate) type Asked = Box<dyn FnOnce(&mut Partition, TimestampMs) + Send>;
 
 /// What a partition is told.
 pub(crate) enum Command {
-    /// A client's batch.
-    Produce { batch: Box<CheckedBatch<Bytes>>, acks: Acks, deadline: TimestampMs, slot: Slot<ProduceAnswer> },
+    /// A batch of a client or a coordinator.
+    Produce(Box<Given>),
     /// A client's or follower's fetch.
     Fetch { question: Question, slot: Slot<Answer<Hosted>>, hosted: Arc<Hosted> },
     /// A fetch does not wait any more.
@@ -82,6 +87,16 @@ pub(crate) enum Command {
     Ask(Asked),
     /// Something that waits for the disk.
     AskSlowly(Asked),
+}
+
+/// A batch to be appended.
+pub(crate) struct Given {
+    batch: CheckedBatch<Bytes>,
+    acks: Acks,
+    deadline: TimestampMs,
+    /// What lets it begin a transaction here.
+    guard: Option<Arc<Guard>>,
+    slot: Slot<ProduceAnswer>,
 }
 
 /// The offsets of a partition that are checkpointed in the data directory.
@@ -120,6 +135,7 @@ pub(crate) struct Core {
     /// The moment the timer knows of. It is only moved forward: a timer that rings early is harmless.
     armed: Option<TimestampMs>,
     cuts: Vec<Cut>,
+    guards: Arc<Guards>,
     /// It closed itself in this leadership.
     fenced: Option<LeaderEpoch>,
     /// The leadership it was last told of.
@@ -184,7 +200,8 @@ impl Hosted {
         if !partition.log().damage().is_empty() {
             services.rot.note(&topic_partition);
         }
-        let core = Core::new(partition, services.clock);
+        let guards = Arc::new(Guards::default());
+        let core = Core::new(partition, services.clock, Arc::clone(&guards));
         Arc::new_cyclic(|hosted| {
             let outlet = PartitionOutlet {
                 hosted: hosted.clone(),
@@ -199,6 +216,7 @@ impl Hosted {
                 owner: Arc::new(owner),
                 reader,
                 rules: RwLock::new(Arc::new(rules)),
+                guards,
                 services: Arc::clone(services),
                 troubles: Seldom::default(),
             }
@@ -243,18 +261,31 @@ impl Hosted {
         batch: CheckedBatch<Bytes>,
         acks: Acks,
         deadline: TimestampMs,
+        guard: Option<Arc<Guard>>,
         slot: Slot<ProduceAnswer>,
     ) {
-        match self.owner.try_submit(Command::Produce { batch: Box::new(batch), acks, deadline, slot }) {
+        let given = Box::new(Given { batch, acks, deadline, guard, slot });
+        match self.owner.try_submit(Command::Produce(given)) {
             Ok(()) => {}
-            Err(Refused::Full(Command::Produce { slot, .. })) => {
-                slot.fill(Err(ProduceError::Refused(ProduceRefused::TooManyWaiting {
+            Err(Refused::Full(Command::Produce(given))) => {
+                given.slot.fill(Err(ProduceError::Refused(ProduceRefused::TooManyWaiting {
                     waiting: self.services.commands_max,
                 })));
             }
             // Dropping the command drops its slot, which answers that the partition is gone.
             Err(refused) => drop(refused),
         }
+    }
+
+    /// What the producer's next batch needs to be appended, if it does not go on with a transaction that is open here: to be
+    /// drawn before the coordinator is asked about the transaction.
+    #[allow(dead_code, reason = "for the coordinators of transactions")]
+    pub(crate) fn guard(&self, producer: Producer) -> Option<Arc<Guard>> {
+        let guard = self.guards.draw(producer);
+        let goes_on = self
+            .owner
+            .look(|core| core.partition.as_ref().is_some_and(|partition| is_in_transaction(partition, producer)));
+        (!goes_on).then_some(guard)
     }
 
     /// Asks the partition something short on its owner's thread. `None` if it is gone.
@@ -335,6 +366,19 @@ impl Hosted {
     }
 }
 
+/// Whether the producer has a transaction open there, in that epoch.
+fn is_in_transaction(partition: &Partition, producer: Producer) -> bool {
+    let known = partition.log().producers().get(producer.id);
+    known.is_some_and(|known| known.epoch() == producer.epoch && known.transaction_start().is_some())
+}
+
+/// Whether a batch of a transaction goes on with one, or may begin one. One of an epoch that is over has the log's answer.
+fn may_be_appended(partition: &Partition, batch: &CheckedBatch<Bytes>, guard: Option<&Guard>) -> bool {
+    let producer = Producer { id: batch.producer_id(), epoch: batch.producer_epoch() };
+    let is_over = || partition.log().producers().get(producer.id).is_some_and(|known| known.epoch() > producer.epoch);
+    guard.is_some_and(|guard| guard.admits(producer)) || is_in_transaction(partition, producer) || is_over()
+}
+
 impl Wake for Hosted {
     fn wake(self: Arc<Self>) {
         self.submit(Command::Tick);
@@ -352,7 +396,14 @@ impl Owned for Core {
             return;
         };
         match command {
-            Command::Produce { batch, acks, deadline, slot } => {
+            Command::Produce(given) => {
+                let Given { batch, acks, deadline, guard, slot } = *given;
+                if batch.header().is_control() {
+                    self.guards.break_of(batch.producer_id());
+                } else if batch.is_transactional() && !may_be_appended(partition, &batch, guard.as_deref()) {
+                    let error = SequenceError::InvalidTransactionState { producer_id: batch.producer_id() };
+                    return deeds.push(Deed::Answer(slot, Err(ProduceError::Append(AppendError::Sequence(error)))));
+                }
                 let token = token(&mut self.next_token);
                 match partition.produce(now, &batch, acks, deadline, token) {
                     Ok(Produced::Done(done)) => deeds.push(Deed::Answer(slot, Ok(done))),
@@ -398,6 +449,9 @@ impl Owned for Core {
             }
             Command::IsrDecided { proposal, decision } => partition.isr_decided(now, proposal, decision),
             Command::State { state, assignment } => {
+                if self.leader_epoch != state.value.leader_epoch {
+                    self.guards.break_all();
+                }
                 self.leader_epoch = state.value.leader_epoch;
                 partition.apply_state(now, &state, &assignment);
             }
@@ -478,7 +532,7 @@ fn token(next: &mut u64) -> WaitToken {
 }
 
 impl Core {
-    fn new(partition: Partition, clock: crate::clock::Clock) -> Self {
+    fn new(partition: Partition, clock: crate::clock::Clock, guards: Arc<Guards>) -> Self {
         Self {
             told: Told::at_open(partition.log().damage()),
             partition: Some(Box::new(partition)),
@@ -487,6 +541,7 @@ impl Core {
             next_token: 0,
             armed: None,
             cuts: Vec::new(),
+            guards,
             fenced: None,
             leader_epoch: LeaderEpoch::NONE,
             clock,

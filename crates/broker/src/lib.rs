@@ -34,6 +34,8 @@ pub mod config;
 mod broker;
 mod clock;
 mod cluster_of;
+#[allow(dead_code, reason = "markers and guards are for the coordinators of transactions")]
+mod coordinators;
 mod damage;
 mod deadlines;
 #[cfg(test)]
@@ -44,6 +46,8 @@ mod fetches;
 mod follower_session;
 mod gather;
 mod groups;
+#[allow(dead_code, reason = "markers and guards are for the coordinators of transactions")]
+mod guards;
 mod healer;
 mod history;
 mod hosted;

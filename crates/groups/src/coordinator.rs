@@ -283,6 +283,8 @@ impl Coordinator {
             Appended::Committed => None,
             Appended::Late | Appended::NotNow => Some(Refused::CoordinatorNotAvailable),
             Appended::TooLarge => Some(Refused::InvalidCommitOffsetSize),
+            Appended::Fenced => Some(Refused::InvalidProducerEpoch),
+            Appended::OutsideTransaction => Some(Refused::InvalidTransactionState),
         };
         let late = how == Appended::Late;
         match purpose {

@@ -68,6 +68,12 @@ pub enum Refused {
     /// INVALID_COMMIT_OFFSET_SIZE.
     #[error("more offsets than a batch of the offsets topic holds")]
     InvalidCommitOffsetSize = 28,
+    /// INVALID_PRODUCER_EPOCH: the transaction's producer has been replaced.
+    #[error("the producer goes on in a later epoch")]
+    InvalidProducerEpoch = 47,
+    /// INVALID_TXN_STATE.
+    #[error("the offsets are of no transaction that goes on")]
+    InvalidTransactionState = 48,
     /// NON_EMPTY_GROUP.
     #[error("the group has members")]
     NonEmptyGroup = 68,
@@ -436,6 +442,10 @@ pub enum Appended {
     NotNow,
     /// It was not appended, as a batch larger than the topic takes. Nothing follows.
     TooLarge,
+    /// It was not appended, since the transaction's producer goes on in a later epoch. Nothing follows.
+    Fenced,
+    /// It was not appended, since its transaction is not known to go on. Nothing follows.
+    OutsideTransaction,
 }
 
 /// What happens to a coordinator.

@@ -8,14 +8,12 @@ use kafka_protocol::protocol::StrBytes;
 use super::{ErrorCode, RequestContext};
 use crate::broker::BrokerShared;
 use crate::cluster::MetadataImage;
+use crate::coordinators::partition_of;
 use crate::groups::{self, OFFSETS_TOPIC};
 
 /// Keys that name groups; those of transactions are 1, of share groups 2.
 const GROUPS: i8 = 0;
 const TRANSACTIONS: i8 = 1;
-
-/// How long a request that made the topic of groups waits for its leaders.
-const LEADERS_WAIT_MS: u64 = 1_000;
 
 /// Where a coordinator is, or why that cannot be told.
 type Found = Result<Place, (ErrorCode, String)>;
@@ -50,11 +48,7 @@ async fn prepare(broker: &BrokerShared) -> Result<(), (ErrorCode, String)> {
     if broker.cluster.image().topic(OFFSETS_TOPIC).is_some() {
         return Ok(());
     }
-    groups::make_topic(broker).await.map_err(|error| (ErrorCode::CoordinatorNotAvailable, error.to_string()))?;
-    let partitions = broker.config.offsets_topic_partitions;
-    // Whether it is led by then or not, the image tells.
-    let _ = broker.cluster.wait_for_leaders(OFFSETS_TOPIC, partitions, LEADERS_WAIT_MS).await;
-    Ok(())
+    groups::make_topic(broker).await.map_err(|error| (ErrorCode::CoordinatorNotAvailable, error.to_string()))
 }
 
 fn find(image: &MetadataImage, group: &str) -> Found {
@@ -63,7 +57,7 @@ fn find(image: &MetadataImage, group: &str) -> Found {
         return Err((ErrorCode::InvalidGroupId, "the empty id names no group".to_owned()));
     }
     let topic = image.topic(OFFSETS_TOPIC).ok_or_else(|| not_yet("there is no topic for groups yet"))?;
-    let partition = topic.partition(groups::partition_of(group, topic.partitions.len()));
+    let partition = topic.partition(partition_of(group, topic.partitions.len()));
     let leader = partition.and_then(|partition| partition.state.value.leader);
     let leader = leader.and_then(|leader| image.brokers.get(&leader)).ok_or_else(|| not_yet("it has no leader now"))?;
     Ok(Place { broker: leader.id, host: StrBytes::from_string(leader.host.clone()), port: leader.port.into() })
@@ -114,7 +108,7 @@ mod tests {
         there.insert(std::sync::Arc::new(offsets));
         // Of three partitions the first is led by broker 1, the second by nobody.
         let (led, leaderless) = ("a", "b");
-        assert_eq!((groups::partition_of("c", 3), groups::partition_of("b", 3)), (0, 2));
+        assert_eq!((partition_of("c", 3), partition_of("b", 3)), (0, 2));
         let at = |group: &str| find(&there, group);
         assert_eq!(at("c").unwrap().broker, BrokerId(1));
         assert_eq!(at(led).unwrap_err().0, ErrorCode::CoordinatorNotAvailable, "97 % 3 is 1, which nobody leads");

@@ -80,7 +80,7 @@ pub(crate) async fn handle(
     let (gather, slots) = Gather::new(deliveries.len());
     let mut places = Vec::with_capacity(deliveries.len());
     for (Delivery { topic, partition, hosted, batch }, slot) in deliveries.into_iter().zip(slots) {
-        hosted.produce(batch, acks.unwrap_or(Acks::All), deadline, slot);
+        hosted.produce(batch, acks.unwrap_or(Acks::All), deadline, None, slot);
         places.push((topic, partition, hosted));
     }
     for ((topic, partition, hosted), outcome) in places.into_iter().zip(gather.all().await) {

@@ -156,7 +156,7 @@ async fn what_the_scrubber_finds_is_told_once_with_what_to_do() {
     assert!(report.clean && report.rotten.is_empty(), "{report:?}");
     let of = hosted.topic_partition().clone();
     let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of, log, None);
-    let mut core = Core::new(partition, services.clock);
+    let mut core = Core::new(partition, services.clock, Arc::default());
 
     let told = keep_house(&mut core, &hosted);
     let of_damage: Vec<_> = told.iter().filter(|line| line.contains("is damaged")).collect();
@@ -189,7 +189,7 @@ async fn a_timestamp_later_than_now_is_told_once_for_a_partition() {
     }
     let (of, end) = (hosted.topic_partition().clone(), log.end());
     let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of, log, Some(end));
-    let mut core = Core::new(partition, services.clock);
+    let mut core = Core::new(partition, services.clock, Arc::default());
     let told = keep_house(&mut core, &hosted);
     let ahead: Vec<_> = told.iter().filter(|line| line.contains("later than now")).collect();
     assert!(ahead.len() == 1 && ahead[0].contains("partition=t-0 ") && ahead[0].contains("segment=0"), "{told:#?}");
@@ -214,7 +214,8 @@ async fn what_a_log_needs_that_is_written_to_is_done_after_a_flush() {
     let active = log.segments().pop().expect("one");
     let mut config = ReplicaConfig::new(BrokerId(1), BrokerEpoch(1));
     config.flush_messages = 1;
-    let mut core = Core::new(Partition::new(config, hosted.topic_partition().clone(), log, None), services.clock);
+    let mut core =
+        Core::new(Partition::new(config, hosted.topic_partition().clone(), log, None), services.clock, Arc::default());
     let mut steps = Vec::new();
     let mut commands = vec![Command::Tick];
     while let Some(command) = commands.pop() {
@@ -320,7 +321,7 @@ async fn a_cut_below_the_recorded_high_watermark_is_recorded_before_the_log_grow
         let (log, _) = Log::open(&log_dir, LogOptions::default()).expect("a log");
         let partition =
             Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of.clone(), log, Some(Offset(6)));
-        let mut core = Core::new(partition, services.clock);
+        let mut core = Core::new(partition, services.clock, Arc::default());
         let state = PartitionState {
             leader: Some(BrokerId(2)),
             leader_epoch: LeaderEpoch(1),

@@ -73,7 +73,7 @@ impl Group {
             Appended::Committed => {}
             // They go on waiting; their own time-outs end that.
             Appended::Late => return,
-            Appended::NotNow | Appended::TooLarge => {
+            Appended::NotNow | Appended::TooLarge | Appended::Fenced | Appended::OutsideTransaction => {
                 self.answer_syncs(step, Refused::CoordinatorNotAvailable);
                 return self.rebalance(step);
             }

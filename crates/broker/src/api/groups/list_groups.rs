@@ -7,12 +7,13 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::super::RequestContext;
 use super::string;
+use crate::groups;
 
 /// All groups here are of the protocol that was there first.
 const CLASSIC: &str = "classic";
 
 pub(crate) async fn handle(context: &RequestContext, request: &ListGroupsRequest) -> ListGroupsResponse {
-    answer(request, context.broker.groups.list().await, context.version)
+    answer(request, groups::list(&context.broker.groups).await, context.version)
 }
 
 fn answer(request: &ListGroupsRequest, listed: Result<Vec<GroupListing>, Refused>, version: i16) -> ListGroupsResponse {

@@ -22,7 +22,8 @@ use super::RequestContext;
 /// Asks the coordinator of the request's group, which is this broker's if the client asks the right one.
 async fn ask(context: &RequestContext, request: Request) -> Answer {
     let broker = &context.broker;
-    broker.groups.ask(broker.config.broker_id, &broker.cluster.image(), request).await
+    let group = request.group().unwrap_or_default().to_owned();
+    broker.groups.ask(broker.config.broker_id, &broker.cluster.image(), &group, request, None).await
 }
 
 fn text(text: StrBytes) -> String {

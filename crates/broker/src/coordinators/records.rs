@@ -1,6 +1,6 @@
-//! From batches of the offsets topic to what a coordinator loads, and back.
+//! From batches of an internal topic to what a coordinator loads, and back.
 
-use highwater_groups::{LoadedBatch, Record};
+use highwater_groups::{LoadedBatch, Producer, Record};
 use highwater_storage::{
     BatchBuilder, BatchView, Codec, LogReader, Offset, ReadError, ReadLimit, RecordsError, TimestampMs,
     TransactionMarker,
@@ -23,7 +23,7 @@ pub(super) struct Chunk {
 }
 
 /// Reads from `from` on, below `end`; `None` if nothing is left there. Damage is passed over and said: without those records
-/// some groups are as they were before, without a coordinator none of them would be there. Blocks.
+/// some are as they were before, without a coordinator none of them would be there. Blocks.
 pub(super) fn read(log: &LogReader, from: Offset, end: Offset) -> Result<Option<Chunk>, ReadError> {
     // Retention and compaction may have moved the start.
     let from = from.max(log.start());
@@ -79,9 +79,12 @@ fn loaded(batch: &BatchView<'_>, from: Offset) -> Result<Option<LoadedBatch>, Re
     Ok(Some(LoadedBatch::Records { transaction, records }))
 }
 
-/// One batch of these records.
-pub(super) fn batch(records: &[Record], now: TimestampMs) -> Vec<u8> {
+/// One batch of these records, of a producer's transaction if one is given.
+pub(super) fn batch(records: &[Record], transaction: Option<Producer>, now: TimestampMs) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Codec::None);
+    if let Some(Producer { id, epoch }) = transaction {
+        builder = builder.producer(id, epoch, -1).transactional();
+    }
     for record in records {
         builder.push(highwater_storage::Record {
             timestamp: now,

@@ -1,0 +1,387 @@
+//! One coordinator at work: its machine, the log it keeps its state in, and who asks it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use highwater_groups::{AppendId, Appended, Now, Producer, Record, Ticket};
+use highwater_replication::{Acks, ProduceError, ProduceRefused, Role};
+use highwater_storage::{
+    AppendError, BatchRefused, CheckedBatch, LeaderEpoch, Offset, Origin, ProduceRules, SequenceError, TimestampMs,
+    TopicId, TopicPartition, TransactionMarker,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{Away, Deed, Event, Machine, Marked, Message, NotMarked, Place, records};
+use crate::gather::Gather;
+use crate::hosted::{Guard, Hosted, ProduceAnswer};
+
+/// How often it looks whether its partition is led here and committed, until it may serve.
+const POLL: Duration = Duration::from_millis(5);
+
+/// How long it leaves a log alone that could not be read.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// An append that waits to be committed.
+struct Waiting {
+    what: What,
+    gather: Arc<Gather<ProduceAnswer>>,
+    /// When whoever waits for it is told to try again; `None` once that was done.
+    late_at: Option<Instant>,
+}
+
+/// What was appended.
+enum What {
+    /// Records of the machine.
+    Records(AppendId),
+    /// A marker, and whoever waits for it.
+    Marker(TransactionMarker, oneshot::Sender<Marked>),
+}
+
+/// Why a machine ends.
+enum End {
+    /// Nobody will ask this coordinator any more.
+    Dismissed,
+    /// The partition is not led here any more, or it is not known what of the log will stay. If it goes on being led here,
+    /// a new machine reads what the log says by then.
+    Unsure,
+}
+
+struct Running<M: Machine> {
+    at: Place<M>,
+    hosted: Arc<Hosted>,
+    machine: M,
+    serving: bool,
+    /// The last one given out. News of a machine before must not be taken for an answer to one of this.
+    tickets: u64,
+    asked: BTreeMap<Ticket, oneshot::Sender<M::Answer>>,
+    /// In the order of the log, in which they end too.
+    appends: VecDeque<Waiting>,
+    /// What the machine wants done besides. Ends with it.
+    tasks: JoinSet<()>,
+}
+
+/// Runs until the broker stops or the partition is led elsewhere, which the end of `messages` says.
+pub(super) async fn run<M: Machine>(
+    at: Place<M>,
+    of: TopicPartition,
+    topic_id: TopicId,
+    mut messages: mpsc::Receiver<Message<M>>,
+) {
+    let mut tickets = 0;
+    loop {
+        let Some(hosted) = led(&at, &of, topic_id, &mut messages).await else { return };
+        let mut running = Running {
+            at: at.clone(),
+            hosted,
+            machine: M::new(&at.broker.config),
+            serving: false,
+            tickets,
+            asked: BTreeMap::new(),
+            appends: VecDeque::new(),
+            tasks: JoinSet::new(),
+        };
+        let end = running.serve(&mut messages).await;
+        running.handle(Event::Resigned, None);
+        tickets = running.tickets;
+        tracing::debug!(partition = %of, "{} of this partition are not coordinated here any more", M::KEEPS);
+        if let End::Dismissed = end {
+            return;
+        }
+    }
+}
+
+/// Waits until the partition is led here in that epoch; `None` once that is over.
+async fn led<M: Machine>(
+    at: &Place<M>,
+    of: &TopicPartition,
+    topic_id: TopicId,
+    messages: &mut mpsc::Receiver<Message<M>>,
+) -> Option<Arc<Hosted>> {
+    loop {
+        // Its log may still have to be made.
+        let hosted = at.broker.partitions.get(of).filter(|hosted| hosted.topic_id() == topic_id);
+        if let Some(hosted) = hosted.filter(|hosted| leads(hosted, at.leader_epoch)) {
+            return Some(hosted);
+        }
+        tokio::select! {
+            message = messages.recv() => refuse(message?),
+            () = tokio::time::sleep(POLL) => {}
+        }
+    }
+}
+
+/// Answers as a coordinator does that is loading.
+fn refuse<M: Machine>(message: Message<M>) {
+    // Nobody may wait any more.
+    match message {
+        Message::Request { request, answer, .. } => drop(answer.send(M::away(&request, Away::Loading))),
+        Message::Marker(_, marked) => drop(marked.send(Err(NotMarked::NotLeader))),
+        Message::News(_) => {}
+    }
+}
+
+fn leads(hosted: &Hosted, epoch: LeaderEpoch) -> bool {
+    hosted.status().is_some_and(|status| status.role == Role::Leader && status.leader_epoch == epoch)
+}
+
+impl<M: Machine> Running<M> {
+    async fn serve(&mut self, messages: &mut mpsc::Receiver<Message<M>>) -> End {
+        if let Err(end) = self.load(messages).await {
+            return end;
+        }
+        loop {
+            let tick = self.machine.next_deadline_ms().map(|at| self.instant(at));
+            let late = self.appends.iter().find_map(|append| append.late_at);
+            tokio::select! {
+                message = messages.recv() => match message {
+                    Some(message) => self.take(message),
+                    None => return End::Dismissed,
+                },
+                outcome = first(&self.appends) => {
+                    let Some(append) = self.appends.pop_front() else { continue };
+                    let ended = match append.what {
+                        What::Records(id) => self.appended(id, outcome),
+                        What::Marker(marker, waits) => self.marked(marker, waits, outcome),
+                    };
+                    if let Err(end) = ended {
+                        return end;
+                    }
+                }
+                () = until(late) => self.tell_late(),
+                () = until(tick) => self.handle(Event::Tick, None),
+            }
+        }
+    }
+
+    fn appended(&mut self, id: AppendId, outcome: Option<ProduceAnswer>) -> Result<(), End> {
+        let how = end_of(outcome).ok_or(End::Unsure)?;
+        self.handle(Event::Appended(id, how), None);
+        Ok(())
+    }
+
+    fn marked(
+        &mut self,
+        marker: TransactionMarker,
+        waits: oneshot::Sender<Marked>,
+        outcome: Option<ProduceAnswer>,
+    ) -> Result<(), End> {
+        let marked = marked(outcome);
+        let unsure = marked == Err(NotMarked::NotLeader);
+        if marked.is_ok() {
+            self.handle(Event::Marker { producer_id: marker.producer_id, commits: !marker.is_abort }, None);
+        }
+        // Whoever waits for it may be gone.
+        let _ = waits.send(marked);
+        if unsure { Err(End::Unsure) } else { Ok(()) }
+    }
+
+    /// Reads the log, and waits until what it says cannot be lost any more.
+    async fn load(&mut self, messages: &mut mpsc::Receiver<Message<M>>) -> Result<(), End> {
+        let end = self.hosted.status().map_or(Offset(0), |status| status.log_end);
+        let mut next = self.hosted.reader().start();
+        loop {
+            let reader = self.hosted.reader().clone();
+            let services = Arc::clone(&self.at.broker.services);
+            let reading = async move { services.readers.read(move || records::read(&reader, next, end)).await };
+            let chunk = match self.beside(messages, reading).await? {
+                // The broker stops.
+                None => return Err(End::Dismissed),
+                Some(Ok(None)) => break,
+                Some(Ok(Some(chunk))) => chunk,
+                Some(Err(error)) => {
+                    tracing::warn!(partition = %self.hosted.topic_partition(), %error, "{} cannot be loaded yet", M::KEEPS);
+                    self.beside(messages, tokio::time::sleep(RETRY)).await?;
+                    continue;
+                }
+            };
+            for what in chunk.odd {
+                tracing::error!(partition = %self.hosted.topic_partition(), what, "{} may be as they were before", M::KEEPS);
+            }
+            for batch in chunk.batches {
+                self.handle(Event::Load(batch), None);
+            }
+            next = chunk.next;
+        }
+        loop {
+            match self.hosted.status() {
+                Some(status) if status.role == Role::Leader && status.leader_epoch == self.at.leader_epoch => {
+                    if status.high_watermark >= end {
+                        break;
+                    }
+                }
+                _ => return Err(End::Unsure),
+            }
+            self.beside(messages, tokio::time::sleep(POLL)).await?;
+        }
+        self.serving = true;
+        self.handle(Event::Loaded, None);
+        Ok(())
+    }
+
+    /// Waits for something while requests are answered.
+    async fn beside<T>(
+        &mut self,
+        messages: &mut mpsc::Receiver<Message<M>>,
+        done: impl Future<Output = T>,
+    ) -> Result<T, End> {
+        let mut done = std::pin::pin!(done);
+        loop {
+            tokio::select! {
+                done = &mut done => return Ok(done),
+                message = messages.recv() => match message {
+                    Some(message) => self.take(message),
+                    None => return Err(End::Dismissed),
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message<M>) {
+        match message {
+            Message::Request { request, guard, answer } => {
+                self.tickets += 1;
+                let ticket = Ticket(self.tickets);
+                self.asked.insert(ticket, answer);
+                self.handle(Event::Request(ticket, request), guard);
+            }
+            // What is written below the end that it loads up to, it may have read already.
+            message @ Message::Marker(..) if !self.serving => refuse(message),
+            Message::Marker(marker, waits) => {
+                let now = self.at.broker.services.clock.now();
+                self.produce(marker.to_batch(now), What::Marker(marker, waits), None, now);
+            }
+            Message::News(news) => self.handle(Event::News(news), None),
+        }
+    }
+
+    fn handle(&mut self, event: Event<M>, guard: Option<Arc<Guard>>) {
+        let now = self.at.broker.services.clock.now();
+        for deed in self.machine.handle(at(now), event) {
+            match deed {
+                Deed::Answer(ticket, answer) => {
+                    if let Some(sender) = self.asked.remove(&ticket) {
+                        // The connection may be closed.
+                        let _ = sender.send(answer);
+                    }
+                }
+                Deed::Append { id, transaction, records } => self.append(id, transaction, &records, &guard, now),
+                Deed::Odd(what) => {
+                    tracing::warn!(partition = %self.hosted.topic_partition(), what, "a record was passed over");
+                }
+                Deed::Wish(wish) => {
+                    while self.tasks.try_join_next().is_some() {}
+                    self.tasks.spawn(M::carry_out(self.at.clone(), wish));
+                }
+            }
+        }
+    }
+
+    fn append(
+        &mut self,
+        id: AppendId,
+        transaction: Option<Producer>,
+        records: &[Record],
+        guard: &Option<Arc<Guard>>,
+        now: TimestampMs,
+    ) {
+        let guard = guard.clone().filter(|_| transaction.is_some());
+        self.produce(records::batch(records, transaction, now), What::Records(id), guard, now);
+    }
+
+    fn produce(&mut self, batch: Vec<u8>, what: What, guard: Option<Arc<Guard>>, now: TimestampMs) {
+        let (gather, mut slots) = Gather::new(1);
+        let Some(slot) = slots.next() else { return };
+        // Markers have no sequence numbers, nor have offsets of a transaction.
+        let rules = ProduceRules { origin: Origin::Coordinator, ..ProduceRules::clone(&self.hosted.rules()) };
+        match CheckedBatch::check(Bytes::from(batch), &rules, now) {
+            // It waits for as long as this broker leads: what was appended may be committed at any time.
+            Ok(batch) => self.hosted.produce(batch, Acks::All, TimestampMs(i64::MAX), guard, slot),
+            Err(refused) => slot.fill(Err(ProduceError::Append(AppendError::Refused(refused)))),
+        }
+        let patience = M::patience(&self.at.broker.config);
+        self.appends.push_back(Waiting { what, gather, late_at: Some(Instant::now() + patience) });
+    }
+
+    fn tell_late(&mut self) {
+        let now = Instant::now();
+        let mut late = Vec::new();
+        for append in &mut self.appends {
+            if append.late_at.is_some_and(|at| at <= now) {
+                append.late_at = None;
+                if let What::Records(id) = append.what {
+                    late.push(id);
+                }
+            }
+        }
+        for id in late {
+            self.handle(Event::Appended(id, Appended::Late), None);
+        }
+    }
+
+    fn instant(&self, uptime_ms: u64) -> Instant {
+        let at = TimestampMs(i64::try_from(uptime_ms).unwrap_or(i64::MAX));
+        self.at.broker.services.clock.instant(at).into()
+    }
+}
+
+/// The clock of the partitions: it never goes back, so time-outs may be counted by it.
+fn at(now: TimestampMs) -> Now {
+    Now { uptime_ms: u64::try_from(now.0).unwrap_or(0), timestamp_ms: now.0 }
+}
+
+/// The outcome of the append that was asked for first; for ever if there is none.
+async fn first(appends: &VecDeque<Waiting>) -> Option<ProduceAnswer> {
+    match appends.front() {
+        Some(append) => append.gather.all().await.pop().flatten(),
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How an append ended; `None` if that is not known, or this broker does not lead any more.
+fn end_of(outcome: Option<ProduceAnswer>) -> Option<Appended> {
+    match outcome {
+        Some(Ok(_)) => Some(Appended::Committed),
+        None => None,
+        Some(Err(ProduceError::Append(AppendError::Refused(BatchRefused::TooLarge { .. })))) => {
+            Some(Appended::TooLarge)
+        }
+        Some(Err(ProduceError::Append(AppendError::LargerThanSegment { .. }))) => Some(Appended::TooLarge),
+        Some(Err(ProduceError::Refused(
+            ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. },
+        ))) => Some(Appended::NotNow),
+        Some(Err(ProduceError::Append(AppendError::Sequence(SequenceError::InvalidEpoch { .. })))) => {
+            Some(Appended::Fenced)
+        }
+        Some(Err(ProduceError::Append(AppendError::Sequence(_)))) => Some(Appended::OutsideTransaction),
+        // It may be in the log: what is told from here on must come from there.
+        Some(Err(_)) => None,
+    }
+}
+
+/// What becomes of a marker; that it is not led here any more where it is not known.
+pub(crate) fn marked(outcome: Option<ProduceAnswer>) -> Marked {
+    match outcome {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(ProduceError::Append(AppendError::Sequence(SequenceError::CoordinatorFenced { .. })))) => {
+            Err(NotMarked::CoordinatorFenced)
+        }
+        Some(Err(ProduceError::Append(AppendError::Sequence(_)))) => Err(NotMarked::InvalidProducerEpoch),
+        Some(Err(ProduceError::Refused(
+            ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. },
+        ))) => Err(NotMarked::NotEnoughReplicas),
+        Some(Err(ProduceError::Append(_))) => Err(NotMarked::Storage),
+        Some(Err(_)) | None => Err(NotMarked::NotLeader),
+    }
+}

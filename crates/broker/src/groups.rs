@@ -1,0 +1,130 @@
+//! Consumer groups on this broker: a coordinator for each partition of `__consumer_offsets` that it leads.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_groups::{Answer, Coordinator, Effect, GroupListing, Input, Now, Refused, Request};
+
+use crate::broker::BrokerShared;
+use crate::cluster::AdminError;
+use crate::config::BrokerConfig;
+use crate::coordinators::{Away, Coordinators, Deed, Event, InternalTopic, Machine, Place};
+
+/// The topic in which groups and their offsets are kept.
+pub(crate) const OFFSETS_TOPIC: &str = "__consumer_offsets";
+
+/// The coordinators that run here.
+pub(crate) type Groups = Coordinators<Coordinator>;
+
+impl Machine for Coordinator {
+    type Request = Request;
+    type Answer = Answer;
+    /// A topic that has been deleted.
+    type News = String;
+    type Wish = Infallible;
+
+    const TOPIC: &'static str = OFFSETS_TOPIC;
+    const KEEPS: &'static str = "groups";
+
+    fn new(config: &BrokerConfig) -> Self {
+        Self::new(config.groups.clone())
+    }
+
+    fn handle(&mut self, now: Now, event: Event<Self>) -> Vec<Deed<Self>> {
+        let input = match event {
+            Event::Load(batch) => Input::Load(batch),
+            Event::Loaded => Input::Loaded,
+            Event::Request(ticket, request) => Input::Request(ticket, request),
+            Event::Appended(id, how) => Input::Appended(id, how),
+            Event::Marker { producer_id, commits } => Input::Marker { producer_id, commits },
+            Event::News(topic) => Input::TopicDeleted(topic),
+            Event::Tick => Input::Tick,
+            Event::Resigned => Input::Resigned,
+        };
+        let deed = |effect| match effect {
+            Effect::Answer(ticket, answer) => Some(Deed::Answer(ticket, answer)),
+            Effect::Append { id, transaction, records } => Some(Deed::Append { id, transaction, records }),
+            Effect::Odd(what) => Some(Deed::Odd(what)),
+            _ => None,
+        };
+        self.handle(now, input).into_iter().filter_map(deed).collect()
+    }
+
+    fn next_deadline_ms(&self) -> Option<u64> {
+        self.next_deadline_ms()
+    }
+
+    fn away(request: &Request, why: Away) -> Answer {
+        request.refused(match why {
+            Away::NotHere => Refused::NotCoordinator,
+            Away::Nowhere => Refused::CoordinatorNotAvailable,
+            Away::Loading => Refused::CoordinatorLoadInProgress,
+        })
+    }
+
+    fn patience(config: &BrokerConfig) -> Duration {
+        Duration::from_millis(config.offsets_commit_timeout_ms)
+    }
+
+    async fn carry_out(_at: Place<Self>, wish: Infallible) {
+        match wish {}
+    }
+}
+
+/// The groups of all coordinators here.
+///
+/// # Errors
+/// If one of them is loading.
+pub(crate) async fn list(groups: &Groups) -> Result<Vec<GroupListing>, Refused> {
+    let mut all = Vec::new();
+    for answer in groups.ask_all(|| Request::List).await.into_iter().flatten() {
+        match answer {
+            Answer::Listed(Ok(listed)) => all.extend(listed),
+            Answer::Listed(Err(Refused::NotCoordinator)) => {}
+            Answer::Listed(Err(why)) => return Err(why),
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
+/// Makes the topic of groups if it is not there.
+///
+/// # Errors
+/// If it cannot be made: too few brokers are there, or the store is away.
+pub(crate) async fn make_topic(broker: &BrokerShared) -> Result<(), AdminError> {
+    let config = &broker.config;
+    let topic = InternalTopic {
+        name: OFFSETS_TOPIC,
+        partitions: config.offsets_topic_partitions,
+        replication_factor: config.offsets_topic_replication_factor,
+        config: [
+            ("cleanup.policy", "compact".to_owned()),
+            ("compression.type", "producer".to_owned()),
+            ("segment.bytes", config.offsets_topic_segment_bytes.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into(),
+    };
+    topic.make(broker).await
+}
+
+/// Starts and ends coordinators as leaderships come and go. Ends with the broker.
+pub(crate) async fn run(broker: Arc<BrokerShared>) {
+    let mut images = broker.cluster.changes();
+    let mut topics = BTreeSet::new();
+    loop {
+        let image = Arc::clone(&images.borrow_and_update());
+        broker.groups.follow(&broker, &image);
+        let now: BTreeSet<Arc<str>> = image.topics.keys().cloned().collect();
+        for gone in topics.difference(&now) {
+            broker.groups.tell_all(|| gone.to_string()).await;
+        }
+        topics = now;
+        if images.changed().await.is_err() {
+            return;
+        }
+    }
+}

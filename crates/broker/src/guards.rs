@@ -1,0 +1,120 @@
+//! What keeps a batch of a transaction that is over from beginning another one, which nobody would end.
+//!
+//! A producer's first batch of a transaction in a partition is taken only if the transaction's coordinator says that the
+//! partition takes part (KIP-890). Between that word and the append a marker may end the transaction, if the batch was long on
+//! its way. So a guard is drawn before the coordinator is asked, each marker of the producer breaks it, and the append needs it
+//! whole. Source: Kafka's `VerificationGuard`, `VerificationStateEntry`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use highwater_groups::Producer;
+
+/// So many producers are looked over at least before those are let go that nobody has a guard of.
+const SWEEP_MIN: usize = 64;
+
+/// No marker of the producer has been written here since it was drawn.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    producer: Producer,
+    broken: AtomicBool,
+}
+
+impl Guard {
+    /// Whether it stands for a batch of that producer.
+    pub(crate) fn admits(&self, producer: Producer) -> bool {
+        self.producer == producer && !self.broken.load(Ordering::SeqCst)
+    }
+}
+
+/// The guards of one partition, by producer id.
+#[derive(Debug, Default)]
+pub(crate) struct Guards {
+    drawn: Mutex<Drawn>,
+}
+
+#[derive(Debug, Default)]
+struct Drawn {
+    guards: HashMap<i64, Weak<Guard>>,
+    /// At so many, those are let go that nobody holds.
+    sweep_at: usize,
+}
+
+impl Guards {
+    /// Draws a guard, or gives the one that is drawn already.
+    pub(crate) fn draw(&self, producer: Producer) -> Arc<Guard> {
+        let mut drawn = self.lock();
+        let known = drawn.guards.get(&producer.id).and_then(Weak::upgrade);
+        if let Some(guard) = known.as_ref().filter(|guard| guard.admits(producer)) {
+            return Arc::clone(guard);
+        }
+        if drawn.guards.len() >= drawn.sweep_at {
+            drawn.guards.retain(|_, guard| guard.strong_count() > 0);
+            drawn.sweep_at = (2 * drawn.guards.len()).max(SWEEP_MIN);
+        }
+        // Of two epochs the one that asks now is not the older one, or the log will refuse it.
+        if let Some(before) = known {
+            before.broken.store(true, Ordering::SeqCst);
+        }
+        let guard = Arc::new(Guard { producer, broken: AtomicBool::new(false) });
+        drawn.guards.insert(producer.id, Arc::downgrade(&guard));
+        guard
+    }
+
+    /// A marker of that producer is about to be written.
+    pub(crate) fn break_of(&self, producer_id: i64) {
+        if let Some(guard) = self.lock().guards.remove(&producer_id).and_then(|guard| guard.upgrade()) {
+            guard.broken.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Another leader may write markers from now on.
+    pub(crate) fn break_all(&self) {
+        for guard in std::mem::take(&mut self.lock().guards).into_values() {
+            if let Some(guard) = guard.upgrade() {
+                guard.broken.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Drawn> {
+        self.drawn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn producer(id: i64, epoch: i16) -> Producer {
+        Producer { id, epoch }
+    }
+
+    #[test]
+    fn a_marker_breaks_what_was_drawn_before_it_and_nothing_else() {
+        let guards = Guards::default();
+        let (before, other) = (guards.draw(producer(1, 0)), guards.draw(producer(2, 0)));
+        assert!(Arc::ptr_eq(&before, &guards.draw(producer(1, 0))), "all batches of a transaction share one");
+        assert!(before.admits(producer(1, 0)) && !before.admits(producer(1, 1)) && !before.admits(producer(2, 0)));
+        guards.break_of(1);
+        assert!(!before.admits(producer(1, 0)) && other.admits(producer(2, 0)));
+        let after = guards.draw(producer(1, 0));
+        assert!(after.admits(producer(1, 0)));
+        let next = guards.draw(producer(1, 1));
+        assert!(next.admits(producer(1, 1)) && !after.admits(producer(1, 0)));
+        guards.break_all();
+        assert!(!next.admits(producer(1, 1)) && !other.admits(producer(2, 0)));
+    }
+
+    #[test]
+    fn guards_that_nobody_holds_take_no_memory_for_long() {
+        let guards = Guards::default();
+        let held = guards.draw(producer(-1, 0));
+        for id in 0..10_000 {
+            drop(guards.draw(producer(id, 0)));
+            assert!(guards.lock().guards.len() <= SWEEP_MIN + 1);
+        }
+        assert!(Arc::ptr_eq(&held, &guards.draw(producer(-1, 0))));
+    }
+}
