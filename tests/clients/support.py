@@ -54,6 +54,7 @@ class Program:
         parser.add_argument("--kafka-data", type=Path, required=is_of_files, help="the storage crate's tests/data")
         parser.add_argument("--work", type=Path, required=True, help="a directory for logs and data, emptied first")
         parser.add_argument("--kafka-libs", type=Path, help="the directory of Apache Kafka's jars")
+        parser.add_argument("--client", action="append", default=[], help="name, version and command of a client, with | between")
         parser.add_argument("--against-kafka", action="store_true", help="run the checks against Apache Kafka")
         options = parser.parse_args(sys.argv[2:])
         self.name = name
@@ -63,6 +64,7 @@ class Program:
         self.work = options.work.resolve()
         self.kafka_libs = options.kafka_libs
         self.against_kafka = options.against_kafka
+        self.rows = [row.split("|") for row in options.client]
         self.failed = 0
         self.brokers = []
         shutil.rmtree(self.work, ignore_errors=True)

@@ -67,13 +67,17 @@ pub(crate) fn namespaces() -> anyhow::Result<PathBuf> {
     on_path("ip").context("the package iproute2 is installed, but ip is not on the PATH")
 }
 
-/// Makes the virtual environment of `tests/clients/requirements.txt` and returns its Python.
-pub(crate) fn python(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+/// The requirements of what runs the clients, and of the newest of them.
+pub(crate) const CLIENTS: &str = "requirements.txt";
+
+/// Makes the virtual environment of a file in `tests/clients` and returns its Python.
+pub(crate) fn python(workspace: &Workspace, requirements: &str) -> anyhow::Result<PathBuf> {
     let _alone = alone();
-    let requirements = workspace.root.join("tests/clients/requirements.txt");
+    let name = requirements.trim_start_matches("requirements").trim_end_matches(".txt");
+    let requirements = workspace.root.join("tests/clients").join(requirements);
     let wanted =
         fs::read_to_string(&requirements).with_context(|| format!("cannot read {}", requirements.display()))?;
-    let venv = workspace.target.join("clients-venv");
+    let venv = workspace.target.join(format!("clients-venv{name}"));
     let python = venv.join("bin/python");
     let stamp = venv.join("installed");
     if python.exists() && fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
@@ -96,12 +100,24 @@ pub(crate) fn python(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Gets the jars that `tests/kafka-peer/pom.xml` names by Maven and returns their directory.
 pub(crate) fn kafka(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    jars(workspace, "tests/kafka-peer/pom.xml", "kafka-peer", &[])
+}
+
+/// Gets the jars of Kafka's Java clients in one version and returns their directory.
+pub(crate) fn java_client(workspace: &Workspace, version: &str) -> anyhow::Result<PathBuf> {
+    let place = format!("clients-java/{version}");
+    jars(workspace, "tests/clients/programs/java/pom.xml", &place, &[format!("-Dkafka.version={version}")])
+}
+
+/// Gets what a pom names into `libs` below a directory of the target directory.
+fn jars(workspace: &Workspace, pom: &str, place: &str, options: &[String]) -> anyhow::Result<PathBuf> {
     let _alone = alone();
-    let pom = workspace.root.join("tests/kafka-peer/pom.xml");
-    let wanted = fs::read_to_string(&pom).with_context(|| format!("cannot read {}", pom.display()))?;
+    let pom = workspace.root.join(pom);
+    let mut wanted = fs::read_to_string(&pom).with_context(|| format!("cannot read {}", pom.display()))?;
+    wanted.extend(options.iter().map(String::as_str));
     java(workspace)?;
-    let libs = workspace.target.join("kafka-peer/libs");
-    let stamp = workspace.target.join("kafka-peer/installed");
+    let libs = workspace.target.join(place).join("libs");
+    let stamp = workspace.target.join(place).join("installed");
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(libs);
     }
@@ -109,12 +125,28 @@ pub(crate) fn kafka(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         debian(&[&["maven"]])?;
     }
     fs::create_dir_all(&libs).with_context(|| format!("cannot create {}", libs.display()))?;
-    let maven = Run::new(workspace, "mvn").words("--quiet --batch-mode --file").word(&pom);
+    let mut maven = Run::new(workspace, "mvn").words("--quiet --batch-mode --file").word(&pom);
+    for option in options {
+        maven = maven.word(option);
+    }
     let output = format!("-DoutputDirectory={}", libs.display());
     prepare(maven.words("dependency:copy-dependencies").word(output))
         .context("cannot get Apache Kafka's jars from Maven Central")?;
     fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
     Ok(libs)
+}
+
+/// Compiles the program that runs Kafka's Java clients, against these jars, and returns where its classes are.
+pub(crate) fn java_program(workspace: &Workspace, libs: &Path) -> anyhow::Result<PathBuf> {
+    let _alone = alone();
+    if on_path("javac").is_none() {
+        debian(&[&["openjdk-17-jdk-headless"], &["default-jdk-headless"]])?;
+    }
+    let classes = libs.with_file_name("classes");
+    let compile = Run::new(workspace, "javac").words("-nowarn -Xlint:-options --release 11 -cp").word(libs.join("*"));
+    let source = workspace.root.join("tests/clients/programs/java/Client.java");
+    prepare(compile.word("-d").word(&classes).word(source)).context("cannot compile the Java clients' program")?;
+    Ok(classes)
 }
 
 /// The oldest release of Go that builds the Go clients.

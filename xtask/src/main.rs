@@ -4,6 +4,7 @@
 //! the checks need: Debian packages, and everything else below the target directory. The last line is always
 //! `N passed, N failed`, and the exit code is 1 if anything failed.
 
+mod clients;
 mod command;
 mod install;
 mod mutants;
@@ -187,7 +188,7 @@ fn run(command: &Command) -> anyhow::Result<bool> {
             let workspace = Workspace::find(false)?;
             let place = match what {
                 Installable::Kcat => install::kcat()?,
-                Installable::Python => install::python(&workspace)?,
+                Installable::Python => install::python(&workspace, install::CLIENTS)?,
                 Installable::Kafka => install::kafka(&workspace)?,
                 Installable::Fuzz => install::cargo_fuzz(&workspace)?,
                 Installable::Zookeeper => install::zookeeper(&workspace)?,

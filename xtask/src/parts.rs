@@ -240,51 +240,8 @@ fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::
 }
 
 fn clients(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    // Each of these is named if it cannot be had, and the programs that do without it still run.
-    let python = install::python(workspace)?;
-    let mut get = |what: &str, place: anyhow::Result<PathBuf>| {
-        place.map_err(|error| tally.fail(format!("{what} is not to be had: {error:#}"))).ok()
-    };
-    let kcat = get("kcat", install::kcat());
-    let kafka = get("Apache Kafka", install::kafka(workspace));
-    let binary = binaries(workspace, tally, deadline, Counts::Nothing)?.jemalloc.as_path();
-
-    let work = workspace.target.join("clients-work");
-    if work.exists() {
-        fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
-    }
-    for program in ["kcat", "confluent", "kafka_python", "java_tools", "kill_nine"] {
-        let needs_kafka = program == "java_tools" || workspace.against_kafka;
-        if (program == "kcat" && kcat.is_none()) || (needs_kafka && kafka.is_none()) {
-            continue;
-        }
-        let mut run = Run::new(workspace, &python)
-            .words("-u tests/clients")
-            .word(program)
-            .word("--work")
-            .word(work.join(program))
-            .word("--highwater")
-            .word(binary);
-        if let Some(libs) = &kafka {
-            run = run.word("--kafka-libs").word(libs);
-        }
-        if workspace.against_kafka {
-            run = run.word("--against-kafka");
-        }
-        run.env("PYTHONDONTWRITEBYTECODE", "1").run(tally, deadline, Counts::Lines);
-    }
-    Ok(())
-}
-
-/// The clients that `names` says, or all.
-pub(crate) fn clients_soak(
-    workspace: &Workspace,
-    names: &[String],
-    tally: &mut Tally,
-    deadline: Instant,
-) -> anyhow::Result<()> {
-    anyhow::ensure!(names.is_empty(), "clients cannot be named yet");
-    clients(workspace, tally, deadline)
+    let binary = &binaries(workspace, tally, deadline, Counts::Nothing)?.jemalloc;
+    crate::clients::test(workspace, binary, tally, deadline)
 }
 
 fn suites(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
@@ -293,7 +250,7 @@ fn suites(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow
 }
 
 fn kafka_files(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let python = install::python(workspace)?;
+    let python = install::python(workspace, install::CLIENTS)?;
     let kafka = install::kafka(workspace)?;
     // As the tests build it: nothing here is a question of speed.
     for program in ["highwater-tests --example kafka-files", "highwater-broker --bin highwater"] {

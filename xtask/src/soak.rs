@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::tally::Tally;
-use crate::{Workspace, parts, suites};
+use crate::{Workspace, clients, suites};
 
 /// One long run.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ const fn soak(
 
 /// All of them, sorted by name.
 pub(crate) const SOAKS: &[Soak] = &[
-    soak("clients", 30, "every client, older ones too, in every scenario; arguments name clients", parts::clients_soak),
+    soak("clients", 30, "every client, older ones too, in every scenario; `--help` says more", clients::soak),
     soak("suites", 60, "other people's test suites, held to what Kafka passes; `--help` says more", suites::soak),
 ];
 

@@ -1,0 +1,1 @@
+"""The clients' programs for `check_table.py`, one a client."""

@@ -1,0 +1,196 @@
+//! Real clients on the real binary: `cargo xtask test clients`, and `cargo xtask soak clients` with older ones too.
+//!
+//! `tests/clients` has a program for each; `check_table.py` there runs them all in the same scenarios.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::Parser;
+
+use crate::command::{Counts, Run};
+use crate::tally::Tally;
+use crate::{Workspace, install};
+
+/// A row of the table: a client in one version.
+#[derive(Debug)]
+struct Client {
+    name: &'static str,
+    version: &'static str,
+    kind: Kind,
+    /// Whether the test run leaves it to the soak.
+    soak: bool,
+}
+
+/// How a client comes here, and what runs it.
+#[derive(Debug)]
+enum Kind {
+    /// A program of Debian's that a Python program starts.
+    Kcat,
+    /// A Python program in the environment of a file of requirements.
+    Python { requirements: &'static str, program: &'static str },
+    /// The one Java program, with this version's jars.
+    Java,
+}
+
+const fn client(name: &'static str, version: &'static str, kind: Kind) -> Client {
+    Client { name, version, kind, soak: false }
+}
+
+const fn in_soak(name: &'static str, version: &'static str, kind: Kind) -> Client {
+    Client { name, version, kind, soak: true }
+}
+
+const CONFLUENT: &str = "run_confluent.py";
+const KAFKA_PYTHON: &str = "run_kafka_python.py";
+const NEW: &str = install::CLIENTS;
+const OLD: &str = "requirements-old.txt";
+const SOAK: &str = "requirements-soak.txt";
+
+const CLIENTS: &[Client] = &[
+    client("kcat", "1.7.1", Kind::Kcat),
+    client("confluent-kafka", "2.16.1", Kind::Python { requirements: NEW, program: CONFLUENT }),
+    client("kafka-python", "3.0.12", Kind::Python { requirements: NEW, program: KAFKA_PYTHON }),
+    client("kafka-python", "2.0.6", Kind::Python { requirements: OLD, program: KAFKA_PYTHON }),
+    client("java", "4.1.1", Kind::Java),
+    client("java", "3.9.1", Kind::Java),
+    in_soak("java", "2.8.2", Kind::Java),
+    in_soak("confluent-kafka", "2.3.0", Kind::Python { requirements: SOAK, program: CONFLUENT }),
+];
+
+impl Client {
+    /// Gets what it needs and returns the command that runs its program.
+    fn command(&self, workspace: &Workspace) -> anyhow::Result<Vec<OsString>> {
+        let program = |name: &str| workspace.root.join("tests/clients/programs").join(name);
+        Ok(match &self.kind {
+            Kind::Kcat => {
+                install::kcat()?;
+                vec![install::python(workspace, NEW)?.into(), program("run_kcat.py").into()]
+            }
+            Kind::Python { requirements, program: name } => {
+                vec![install::python(workspace, requirements)?.into(), program(name).into()]
+            }
+            Kind::Java => {
+                let libs = install::java_client(workspace, self.version)?;
+                let classes = install::java_program(workspace, &libs)?;
+                let mut path = classes.into_os_string();
+                path.push(":");
+                path.push(libs.join("*"));
+                // Each process lives for seconds: the quick compiler and one collector thread start it sooner.
+                let words = "java -Xmx192m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
+                let mut command: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+                command.push("-Dorg.slf4j.simpleLogger.defaultLogLevel=error".into());
+                command.extend(["-cp".into(), path, "Client".into()]);
+                command
+            }
+        })
+    }
+}
+
+/// What `cargo xtask soak clients` is told.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask soak clients", no_binary_name = true)]
+struct Arguments {
+    /// The clients to run, by name, in all versions that there are; none means all.
+    #[arg(value_name = "CLIENT", value_parser = clap::builder::PossibleValuesParser::new(CLIENTS.iter().map(|client| client.name)))]
+    clients: Vec<String>,
+    /// Run them on a debug build.
+    #[arg(long)]
+    debug: bool,
+    /// Run them on Apache Kafka.
+    #[arg(long, conflicts_with = "debug")]
+    against_kafka: bool,
+}
+
+/// Runs every client in every scenario.
+pub(crate) fn soak(
+    workspace: &Workspace,
+    arguments: &[String],
+    tally: &mut Tally,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(help_or_mistake) => help_or_mistake.exit(),
+    };
+    let binary = workspace.target.join(if arguments.debug { "debug/highwater" } else { "release/highwater" });
+    let profile = if arguments.debug { "" } else { "--release" };
+    let build = Run::cargo(workspace).words("build --locked --package highwater-broker").words(profile);
+    if !arguments.against_kafka && !build.run(tally, deadline, Counts::Nothing) {
+        return Ok(());
+    }
+    let is_chosen = |name: &str| arguments.clients.is_empty() || arguments.clients.iter().any(|chosen| chosen == name);
+    let chosen: Vec<&Client> = CLIENTS.iter().filter(|client| is_chosen(client.name)).collect();
+    let kafka = if arguments.against_kafka { Some(install::kafka(workspace)?) } else { None };
+    table(workspace, &chosen, &binary, kafka.as_deref(), tally, deadline)
+}
+
+/// What the test run has of it, beside the programs that look closer at one client.
+pub(crate) fn test(workspace: &Workspace, binary: &Path, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    // Each of these is named if it cannot be had, and the programs that do without it still run.
+    let python = install::python(workspace, NEW)?;
+    let mut get = |what: &str, place: anyhow::Result<PathBuf>| {
+        place.map_err(|error| tally.fail(format!("{what} is not to be had: {error:#}"))).ok()
+    };
+    let kcat = get("kcat", install::kcat());
+    let kafka = get("Apache Kafka", install::kafka(workspace));
+    for program in ["kcat", "confluent", "kafka_python", "java_tools", "kill_nine"] {
+        let needs_kafka = program == "java_tools" || workspace.against_kafka;
+        if (program == "kcat" && kcat.is_none()) || (needs_kafka && kafka.is_none()) {
+            continue;
+        }
+        let mut run = start(workspace, &python, program, binary)?;
+        if let Some(libs) = &kafka {
+            run = run.word("--kafka-libs").word(libs);
+        }
+        if workspace.against_kafka {
+            run = run.word("--against-kafka");
+        }
+        run.run(tally, deadline, Counts::Lines);
+    }
+    let chosen: Vec<&Client> = CLIENTS.iter().filter(|client| !client.soak).collect();
+    let peer = if workspace.against_kafka { kafka.as_deref() } else { None };
+    table(workspace, &chosen, binary, peer, tally, deadline)
+}
+
+/// Runs these clients in every scenario, on Highwater or on the Kafka whose jars are given.
+fn table(
+    workspace: &Workspace,
+    clients: &[&Client],
+    binary: &Path,
+    kafka: Option<&Path>,
+    tally: &mut Tally,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let mut run = start(workspace, &install::python(workspace, NEW)?, "table", binary)?;
+    for client in clients {
+        match client.command(workspace) {
+            Ok(command) => {
+                let mut row = OsString::from(format!("{}|{}", client.name, client.version));
+                for word in command {
+                    row.push("|");
+                    row.push(word);
+                }
+                run = run.word("--client").word(row);
+            }
+            Err(error) => tally.fail(format!("{} {} is not to be had: {error:#}", client.name, client.version)),
+        }
+    }
+    if let Some(libs) = kafka {
+        run = run.words("--against-kafka --kafka-libs").word(libs);
+    }
+    run.run(tally, deadline, Counts::Lines);
+    Ok(())
+}
+
+/// A program of `tests/clients`, with an empty directory for what it writes.
+fn start(workspace: &Workspace, python: &Path, program: &str, binary: &Path) -> anyhow::Result<Run> {
+    let work = workspace.target.join("clients-work").join(program);
+    if work.exists() {
+        fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    }
+    let run = Run::new(workspace, python).words("-u tests/clients").word(program).word("--work").word(work);
+    Ok(run.word("--highwater").word(binary).env("PYTHONDONTWRITEBYTECODE", "1"))
+}
