@@ -1,12 +1,16 @@
-//! `docs/storage-faults.md` and `docs/replication-faults.md` name a test for each fault, and `docs/proof.md` one for each
-//! claim: they are there, and each fault has one.
+//! `docs/{storage,replication,client}-faults.md` name a test for each fault, and `docs/proof.md` one for each claim: they
+//! are there, and each fault has one.
 
 use std::fs;
 use std::path::Path;
 
 #[test]
 fn every_fault_names_tests_that_are_there() {
-    for (name, package, least) in [("storage-faults.md", ".", 40), ("replication-faults.md", "../replication", 20)] {
+    for (name, package, least) in [
+        ("storage-faults.md", ".", 40),
+        ("replication-faults.md", "../replication", 20),
+        ("client-faults.md", "../broker", 70),
+    ] {
         let (faults, tests) = faults_and_tests(&document(name), package);
         assert!(faults > least && tests > faults, "{name}: {faults} faults, {tests} tests");
     }
@@ -14,7 +18,8 @@ fn every_fault_names_tests_that_are_there() {
 
 fn faults_and_tests(table: &str, package: &str) -> (usize, usize) {
     let (mut faults, mut tests) = (0, 0);
-    for row in table.lines().filter(|line| line.starts_with("| S") || line.starts_with("| R")) {
+    let is_fault = |line: &&str| ["| S", "| R", "| C", "| Q"].iter().any(|kind| line.starts_with(kind));
+    for row in table.lines().filter(is_fault) {
         let last = row.trim_end_matches('|').rsplit('|').next().expect("cells");
         let named: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "{row}");

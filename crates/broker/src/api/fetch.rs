@@ -1,5 +1,6 @@
 //! Fetch: records for consumers and for followers.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ pub(crate) async fn handle(context: &RequestContext, request: FetchRequest) -> R
     let session_id = end(services, talk, owner, &mut parts);
     let mut response = FetchResponse::default().with_session_id(session_id).with_responses(by_topic(parts));
     if context.version >= ENDPOINTS_SINCE {
-        name_endpoints(context, &mut response);
+        name_leaders(context, &mut response);
     }
     Ok(response)
 }
@@ -325,16 +326,28 @@ fn name_leader(part: &mut PartitionData, leader: BrokerId, epoch: LeaderEpoch) {
     part.current_leader = LeaderIdAndEpoch::default().with_leader_id(leader).with_leader_epoch(epoch.0);
 }
 
-/// Says where the leaders are that the answer names.
-fn name_endpoints(context: &RequestContext, response: &mut FetchResponse) {
-    let parts = response.responses.iter().flat_map(|topic| &topic.partitions);
-    let mut named: Vec<i32> = parts.map(|part| part.current_leader.leader_id.0).filter(|&id| id >= 0).collect();
-    if named.is_empty() {
+/// Names the leader to those that believe in a former leadership, and says where the leaders are that the answer names.
+fn name_leaders(context: &RequestContext, response: &mut FetchResponse) {
+    let needs = |part: &PartitionData| {
+        part.current_leader.leader_id.0 >= 0 || part.error_code == ErrorCode::FencedLeaderEpoch.number()
+    };
+    if !response.responses.iter().flat_map(|topic| &topic.partitions).any(needs) {
         return;
     }
-    named.sort_unstable();
-    named.dedup();
     let image = context.broker.cluster.image();
+    let mut named = BTreeSet::new();
+    for topic in &mut response.responses {
+        let known = image.topic_by_id(TopicId(topic.topic_id.into_bytes()));
+        for part in topic.partitions.iter_mut().filter(|part| needs(part)) {
+            let state = known.and_then(|topic| topic.partition(part.partition_index)).map(|known| &known.state.value);
+            if part.current_leader.leader_id.0 < 0
+                && let Some((leader, state)) = state.and_then(|state| Some((state.leader?, state)))
+            {
+                name_leader(part, leader, state.leader_epoch);
+            }
+            named.insert(part.current_leader.leader_id.0);
+        }
+    }
     for broker in named.into_iter().filter_map(|id| image.brokers.get(&BrokerId(id))) {
         let endpoint = NodeEndpoint::default()
             .with_node_id(messages::BrokerId(broker.id.0))

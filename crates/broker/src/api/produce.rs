@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_replication::{Acks, ProduceError};
-use highwater_storage::{AppendError, BatchRefused, CheckedBatch, RecordError};
+use highwater_storage::{AppendError, BatchRefused, CheckedBatch, Codec, RecordError};
 use kafka_protocol::messages::produce_request::PartitionProduceData;
 use kafka_protocol::messages::produce_response::{
     BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, TopicProduceResponse,
@@ -25,6 +25,9 @@ const TOPIC_IDS_SINCE: i16 = 13;
 
 /// Since this version an answer may name the leader.
 const LEADER_HINTS_SINCE: i16 = 10;
+
+/// Since this version batches may be compressed with zstd (KIP-110).
+const ZSTD_SINCE: i16 = 7;
 
 /// A batch on its way to its partition, and where its answer goes.
 struct Delivery {
@@ -140,6 +143,12 @@ fn admit(
     let hosted = context.broker.find(topic, data.index).map_err(Refusal::of)?;
     let now = context.broker.services.clock.now();
     let batch = CheckedBatch::check(data.records.unwrap_or_default(), &hosted.rules(), now).map_err(refusal)?;
+    if batch.codec() == Codec::Zstd && context.version < ZSTD_SINCE {
+        return Err(Refusal::because(
+            ErrorCode::UnsupportedCompressionType,
+            format_args!("zstd is for Produce {ZSTD_SINCE} and up, and this is {}", context.version),
+        ));
+    }
     if batch.is_transactional() {
         return Err(Refusal::because(ErrorCode::InvalidTxnState, "transactions are not supported"));
     }

@@ -10,12 +10,13 @@ use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::list_offsets_response::ListOffsetsPartitionResponse;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::offset_for_leader_epoch_request::{OffsetForLeaderPartition, OffsetForLeaderTopic};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use kafka_protocol::messages::{
-    ApiVersionsRequest, FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest, ProduceRequest, RequestHeader,
-    TopicName,
+    ApiVersionsRequest, DeleteTopicsRequest, FetchRequest, ListOffsetsRequest, MetadataRequest,
+    OffsetForLeaderEpochRequest, ProduceRequest, RequestHeader, TopicName,
 };
 use kafka_protocol::protocol::{Encodable, StrBytes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,6 +43,22 @@ async fn produce(connection: &Connection, records: Vec<u8>, acks: i16) -> Partit
     let request = produce_request(TOPIC, 0, Some(records.into()), acks);
     let mut response = connection.send_version(&request, 9).await.expect("an answer");
     response.responses.remove(0).partition_responses.remove(0)
+}
+
+/// Field fault quirk 23: who speaks a version from before zstd has no business with it (KIP-110).
+#[tokio::test]
+async fn zstd_is_for_versions_that_know_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = one_broker(&dir).await;
+    let connection = connect(&cluster).await;
+    for (codec, version, code) in [(Codec::Zstd, 6, 76), (Codec::Zstd, 7, 0), (Codec::Lz4, 3, 0)] {
+        let mut builder = BatchBuilder::new(codec);
+        builder.push(Record::new(now(), &[7; 1000]));
+        let request = produce_request(TOPIC, 0, Some(builder.build().into()), -1);
+        let response = connection.send_version(&request, version).await.expect("an answer");
+        assert_eq!(response.responses[0].partition_responses[0].error_code, code, "{codec:?} in {version}");
+    }
+    assert_eq!(log_end(&cluster).await, 2);
 }
 
 async fn one_broker(dir: &tempfile::TempDir) -> Cluster {
@@ -421,4 +438,116 @@ async fn an_uncertain_produce_times_out_and_its_repeat_is_recognised() {
     assert_eq!(answer.base_offset, 2);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(Client::of(&cluster).read_all().await.len(), 4, "stored once");
+}
+
+/// Field fault C13: who uses a topic first makes it, once, however many do so at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_first_use_a_topic_at_once_make_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(1, dir.path()).await;
+    let address = cluster.address(BrokerId(1)).expect("broker 1").to_string();
+    let asked = |allowed: bool| {
+        let topic = MetadataRequestTopic::default().with_name(Some(topic_name(TOPIC)));
+        MetadataRequest::default().with_topics(Some(vec![topic])).with_allow_auto_topic_creation(allowed)
+    };
+    let first = Connection::connect(&address, "test", TIMEOUT).await.expect("connects");
+    let response = first.send_version(&asked(false), 12).await.expect("an answer");
+    assert_eq!((response.topics[0].error_code, response.topics[0].partitions.len()), (3, 0), "not made for this one");
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        clients.push(Connection::connect(&address, "test", TIMEOUT).await.expect("connects"));
+    }
+    let calls: Vec<_> = clients.iter().map(|client| client.call(&asked(true), 12)).collect();
+    for call in calls {
+        let code = call.await.expect("an answer").topics[0].error_code;
+        assert!(matches!(code, 0 | 3 | 5), "{code}");
+    }
+    let mut ids = std::collections::BTreeSet::new();
+    for client in &clients {
+        let records = Some(Bytes::from(batch(-1, 0)));
+        let id = until("a leader", async || {
+            let response = client.send_version(&asked(true), 12).await.expect("an answer");
+            let topic = &response.topics[0];
+            let led = topic.error_code == 0 && topic.partitions.iter().all(|partition| partition.error_code == 0);
+            led.then_some(topic.topic_id)
+        })
+        .await;
+        ids.insert(id);
+        let response = client.send_version(&produce_request(TOPIC, 0, records, 1), 9).await.expect("an answer");
+        assert_eq!(response.responses[0].partition_responses[0].error_code, 0);
+    }
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    assert_eq!(log_end(&cluster).await, 40);
+}
+
+fn fetch_by_id(id: Uuid, leader_epoch: i32) -> FetchRequest {
+    let part = FetchPartition::default().with_current_leader_epoch(leader_epoch).with_partition_max_bytes(1 << 20);
+    let topic = FetchTopic::default().with_topic_id(id).with_partitions(vec![part]);
+    FetchRequest::default().with_max_bytes(1 << 20).with_topics(vec![topic])
+}
+
+/// Field fault C11: the id of a topic that is gone does not reach the next one of its name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_id_of_a_topic_that_was_made_again_is_unknown() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = one_broker(&dir).await;
+    let connection = connect(&cluster).await;
+    let id = || {
+        let image = cluster.broker(BrokerId(1)).expect("it runs").image();
+        image.topic(TOPIC).map(|topic| Uuid::from_bytes(topic.id.0))
+    };
+    let old = id().expect("an id");
+    let request = DeleteTopicsRequest::default().with_topic_names(vec![topic_name(TOPIC)]).with_timeout_ms(10_000);
+    assert_eq!(connection.send_version(&request, 4).await.expect("an answer").responses[0].error_code, 0);
+    until("the topic going", async || id().is_none().then_some(())).await;
+    create_topic(&cluster, 1, 1, &[]).await;
+    let new = id().expect("an id");
+    for (id, code) in [(old, 100), (new, 0)] {
+        let mut produced = produce_request("", 0, Some(batch(-1, 0).into()), 1);
+        produced.topic_data[0].topic_id = id;
+        let produced = connection.send_version(&produced, 13).await.expect("an answer");
+        assert_eq!(produced.responses[0].partition_responses[0].error_code, code);
+        let fetched = connection.send_version(&fetch_by_id(id, -1), 17).await.expect("an answer");
+        let part = &fetched.responses[0].partitions[0];
+        assert_eq!(
+            (part.error_code, part.records.as_ref().is_some_and(|records| records.is_empty())),
+            (code, code != 0)
+        );
+    }
+}
+
+/// Who believes in a former leadership is told who leads, and where, so that it need not ask for metadata (KIP-951).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_of_a_former_leadership_names_the_leader() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut cluster = one_broker(&dir).await;
+    assert!(cluster.kill(BrokerId(1)).await);
+    cluster.restart(BrokerId(1)).await.expect("it starts");
+    let epoch = until("a later leadership", async || {
+        let (_, status) = cluster.statuses(TOPIC, 0).pop()?;
+        status.filter(|status| status.role == Role::Leader && status.leader_epoch.0 > 0)
+    })
+    .await
+    .leader_epoch
+    .0;
+    let connection = connect(&cluster).await;
+    let id = cluster.broker(BrokerId(1)).expect("it runs").image().topic(TOPIC).expect("the topic").id;
+    let fetched = async |epoch: i32, version: i16| {
+        let request = fetch_by_id(Uuid::from_bytes(id.0), epoch);
+        connection.send_version(&request, version).await.expect("an answer")
+    };
+    for version in 16..=18 {
+        let answer = fetched(epoch - 1, version).await;
+        let part = &answer.responses[0].partitions[0];
+        assert_eq!(
+            (part.error_code, part.current_leader.leader_id.0, part.current_leader.leader_epoch),
+            (74, 1, epoch)
+        );
+        let port = cluster.address(BrokerId(1)).expect("an address").port();
+        assert_eq!(answer.node_endpoints.iter().map(|node| node.port).collect::<Vec<_>>(), [i32::from(port)]);
+    }
+    for (epoch, code) in [(epoch, 0), (epoch + 1, 75)] {
+        let answer = fetched(epoch, 18).await;
+        assert_eq!((answer.responses[0].partitions[0].error_code, answer.node_endpoints.len()), (code, 0));
+    }
 }
