@@ -33,6 +33,10 @@ enum Kind {
     Python { requirements: &'static str, program: &'static str },
     /// The one Java program, with this version's jars.
     Java,
+    /// A program of the Go module.
+    Go { program: &'static str },
+    /// The Node.js program.
+    Node,
 }
 
 const fn client(name: &'static str, version: &'static str, kind: Kind) -> Client {
@@ -56,6 +60,9 @@ const CLIENTS: &[Client] = &[
     client("kafka-python", "2.0.6", Kind::Python { requirements: OLD, program: KAFKA_PYTHON }),
     client("java", "4.1.1", Kind::Java),
     client("java", "3.9.1", Kind::Java),
+    client("franz-go", "1.22.3", Kind::Go { program: "franz" }),
+    client("sarama", "1.61.1", Kind::Go { program: "sarama" }),
+    client("kafkajs", "2.2.4", Kind::Node),
     in_soak("java", "2.8.2", Kind::Java),
     in_soak("confluent-kafka", "2.3.0", Kind::Python { requirements: SOAK, program: CONFLUENT }),
 ];
@@ -85,6 +92,8 @@ impl Client {
                 command.extend(["-cp".into(), path, "Client".into()]);
                 command
             }
+            Kind::Go { program: name } => vec![install::go_program(workspace, name)?.into()],
+            Kind::Node => install::node(workspace)?.map(OsString::from).into(),
         })
     }
 }

@@ -175,6 +175,41 @@ pub(crate) fn go(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     on_path("go").context("the package golang-go is installed, but go is not on the PATH")
 }
 
+/// Builds a program of the Go clients and returns it.
+pub(crate) fn go_program(workspace: &Workspace, program: &str) -> anyhow::Result<PathBuf> {
+    let go = go(workspace)?;
+    let built = workspace.target.join("clients-go").join(program);
+    let module = workspace.root.join("tests/clients/programs/go");
+    let build = Run::new(workspace, go).word("-C").word(module).words("build -mod=readonly -o").word(&built);
+    prepare(build.word(format!("./{program}"))).context("cannot build the Go clients")?;
+    Ok(built)
+}
+
+/// Finds Node.js, or installs Debian's, gets the packages of kafkajs from npm, and returns `node` and the program.
+pub(crate) fn node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 2]> {
+    let _alone = alone();
+    if on_path("node").is_none() || on_path("npm").is_none() {
+        debian(&[&["nodejs", "npm"]])?;
+    }
+    // Node.js looks for packages beside and above a program, so the program moves to where they are.
+    let source = workspace.root.join("tests/clients/programs/node");
+    let place = workspace.target.join("clients-node");
+    fs::create_dir_all(&place).with_context(|| format!("cannot create {}", place.display()))?;
+    for name in ["package.json", "package-lock.json", "main.mjs"] {
+        fs::copy(source.join(name), place.join(name)).with_context(|| format!("cannot copy {name}"))?;
+    }
+    let lock = place.join("package-lock.json");
+    let wanted = fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
+    let stamp = place.join("installed");
+    if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        let npm = Run::new(workspace, "npm").words("ci --silent --no-audit --no-fund --ignore-scripts --prefix");
+        prepare(npm.word(&place)).context("cannot get kafkajs from npm")?;
+        fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
+    }
+    let node = on_path("node").context("the package nodejs is installed, but node is not on the PATH")?;
+    Ok([node, place.join("main.mjs")])
+}
+
 /// Finds cargo-fuzz, or builds it, and returns the program.
 pub(crate) fn cargo_fuzz(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let _alone = alone();
