@@ -120,7 +120,9 @@ def hold(broker, client, scenario, said_ok, why):
         require_codec(broker.partition(client.topic(f"stored-{codec}")), codec, common.RECORDS)
     elif scenario == "shapes":
         found = [(m.key(), m.value(), m.headers() or []) for m in read(broker, client.topic("shapes"), 1, len(common.SHAPES))]
-        equal(found, common.SHAPES, "records")
+        # rskafka's headers are a map: the last of two with one name.
+        twice = [("name", b"2")] if client.name == "rskafka" else common.SHAPES[0][2]
+        equal(found, [(*common.SHAPES[0][:2], twice)] + common.SHAPES[1:], "records")
     elif scenario == "keys":
         keys_are_where_they_belong(broker, client)
 

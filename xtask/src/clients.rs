@@ -37,6 +37,8 @@ enum Kind {
     Go { program: &'static str },
     /// The Node.js program.
     Node,
+    /// An example of the tests' package.
+    Rust { example: &'static str },
 }
 
 const fn client(name: &'static str, version: &'static str, kind: Kind) -> Client {
@@ -63,7 +65,9 @@ const CLIENTS: &[Client] = &[
     client("franz-go", "1.22.3", Kind::Go { program: "franz" }),
     client("sarama", "1.61.1", Kind::Go { program: "sarama" }),
     client("kafkajs", "2.2.4", Kind::Node),
+    client("rskafka", "0.6.0", Kind::Rust { example: "rskafka" }),
     in_soak("java", "2.8.2", Kind::Java),
+    in_soak("aiokafka", "0.14.0", Kind::Python { requirements: SOAK, program: "run_aiokafka.py" }),
     in_soak("confluent-kafka", "2.3.0", Kind::Python { requirements: SOAK, program: CONFLUENT }),
 ];
 
@@ -93,6 +97,7 @@ impl Client {
                 command
             }
             Kind::Go { program: name } => vec![install::go_program(workspace, name)?.into()],
+            Kind::Rust { example } => vec![install::rust_example(workspace, example)?.into()],
             Kind::Node => install::node(workspace)?.map(OsString::from).into(),
         })
     }
