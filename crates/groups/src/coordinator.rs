@@ -7,8 +7,8 @@ use crate::group::{Group, OffsetKey};
 use crate::records::{GroupValue, OffsetValue, OffsetsKey, RecordError};
 use crate::step::{Appends, Purpose, Step};
 use crate::vocabulary::{
-    Answer, Appended, Commit, Effect, GroupDescription, GroupListing, Input, LoadedBatch, Now, Record, Refused,
-    Request, Ticket,
+    Answer, Appended, Commit, Effect, GroupDescription, GroupListing, GroupState, Input, LoadedBatch, Now, Record,
+    Refused, Request, Ticket,
 };
 
 /// Groups, their members and their offsets, in memory. What must outlive it is in the records it asks to be appended, and
@@ -252,20 +252,20 @@ impl Coordinator {
             remove_offsets(group, step, Some(ticket), offsets, results);
         });
         if found.is_none() {
-            effects.push(Effect::Answer(ticket, Answer::DeletedOffsets(Err(Refused::GroupIdNotFound))));
+            let why = if id.is_empty() { Refused::InvalidGroupId } else { Refused::GroupIdNotFound };
+            effects.push(Effect::Answer(ticket, Answer::DeletedOffsets(Err(why))));
         }
     }
 
     fn delete_group(&mut self, now: Now, ticket: Ticket, id: &str, effects: &mut Vec<Effect>) {
         let found = self.with_group(now, id, effects, |group, step| {
-            if !group.is_empty() {
+            if group.state() != GroupState::Empty {
                 return step.answer(ticket, Answer::DeletedGroup(Err(Refused::NonEmptyGroup)));
             }
             remove_group(group, step, Some(ticket));
         });
         if found.is_none() {
-            let why = if id.is_empty() { Refused::InvalidGroupId } else { Refused::GroupIdNotFound };
-            effects.push(Effect::Answer(ticket, Answer::DeletedGroup(Err(why))));
+            effects.push(Effect::Answer(ticket, Answer::DeletedGroup(Err(Refused::GroupIdNotFound))));
         }
     }
 

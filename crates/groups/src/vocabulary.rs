@@ -329,7 +329,7 @@ pub struct MemberDescription {
     pub client_host: String,
     /// What it said for the protocol that was agreed on; empty unless the group is stable.
     pub metadata: Bytes,
-    /// What it was given; empty unless the group is stable.
+    /// What it was given last; empty if the group was to give out partitions since then and did not.
     pub assignment: Bytes,
 }
 

@@ -53,9 +53,6 @@ async fn prepare(broker: &BrokerShared) -> Result<(), (ErrorCode, String)> {
 
 fn find(image: &MetadataImage, group: &str) -> Found {
     let not_yet = |why: &str| (ErrorCode::CoordinatorNotAvailable, why.to_owned());
-    if group.is_empty() {
-        return Err((ErrorCode::InvalidGroupId, "the empty id names no group".to_owned()));
-    }
     let topic = image.topic(OFFSETS_TOPIC).ok_or_else(|| not_yet("there is no topic for groups yet"))?;
     let partition = topic.partition(partition_of(group, topic.partitions.len()));
     let leader = partition.and_then(|partition| partition.state.value.leader);
@@ -71,8 +68,8 @@ fn answer(found: impl Iterator<Item = (StrBytes, Found)>, version: i16) -> FindC
                 .with_node_id(messages::BrokerId(broker.0))
                 .with_host(host)
                 .with_port(port)
-                // Kafka says so where there is no error.
-                .with_error_message(Some(StrBytes::from_static_str("NONE")).filter(|_| version < 4)),
+                // What Kafka says where there is no error.
+                .with_error_message(Some(StrBytes::from_static_str(if version < 4 { "NONE" } else { "" }))),
             Err((code, message)) => one
                 .with_node_id(messages::BrokerId(-1))
                 .with_port(-1)
@@ -113,7 +110,8 @@ mod tests {
         assert_eq!(at("c").unwrap().broker, BrokerId(1));
         assert_eq!(at(led).unwrap_err().0, ErrorCode::CoordinatorNotAvailable, "97 % 3 is 1, which nobody leads");
         assert_eq!(at(leaderless).unwrap_err().0, ErrorCode::CoordinatorNotAvailable, "its leader is dead");
-        assert_eq!(at("").unwrap_err().0, ErrorCode::InvalidGroupId);
+        // Consumers of old may commit without a group's name.
+        assert_eq!(at("").unwrap().broker, BrokerId(1));
         assert_eq!(find(&image(), "c").unwrap_err().0, ErrorCode::CoordinatorNotAvailable);
         let keys = ["c", "a"].map(StrBytes::from_static_str);
         for version in 0..4 {

@@ -14,12 +14,10 @@ use kafka_protocol::messages::{self, MetadataRequest, MetadataResponse, TopicNam
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
-use super::{ErrorCode, HISTORY_TAG, RequestContext, operations};
+use super::{ErrorCode, HISTORY_TAG, RequestContext, is_internal, operations};
 use crate::cluster::{ClusterHandle, MetadataImage, PartitionImage, TopicImage};
+use crate::groups::{self, OFFSETS_TOPIC};
 use crate::history;
-
-/// Topics that Kafka keeps for itself. Clients are told so, and they are not created by being asked for.
-const INTERNAL_TOPICS: [&str; 2] = ["__consumer_offsets", "__transaction_state"];
 
 /// Which topics a request is about.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,7 +48,13 @@ pub(crate) async fn handle(context: &RequestContext, request: &MetadataRequest) 
         true => to_create(&cluster.image(), request, context.version),
         false => Vec::new(),
     };
-    let codes = create(cluster, missing).await;
+    let (internal, missing): (Vec<_>, Vec<_>) = missing.into_iter().partition(|name| is_internal(name));
+    let mut codes = create(cluster, missing).await;
+    if let Some(name) = internal.into_iter().next() {
+        // Not as topics are by default, but with the settings that its coordinators need.
+        let made = groups::make_topic(&context.broker).await;
+        codes.insert(name, made.map_or_else(|error| error.code(), |()| ErrorCode::LeaderNotAvailable));
+    }
     let absent = |name: &str| codes.get(name).copied().unwrap_or(ErrorCode::UnknownTopicOrPartition);
     let latest = super::deadline(LEADERS_WAIT_MS);
     loop {
@@ -134,7 +138,8 @@ async fn create(cluster: &ClusterHandle, names: Vec<String>) -> BTreeMap<String,
     codes
 }
 
-/// The names that the request would create: asked for by name, legal, not Kafka's own, and not there.
+/// The names that the request would create: asked for by name, legal, and not there. Of Kafka's own topics only those that
+/// are made as they have to be.
 fn to_create(image: &MetadataImage, request: &MetadataRequest, version: i16) -> Vec<String> {
     if version >= 4 && !request.allow_auto_topic_creation {
         return Vec::new();
@@ -149,7 +154,7 @@ fn to_create(image: &MetadataImage, request: &MetadataRequest, version: i16) -> 
             .filter(|name| {
                 image.topic(name).is_none()
                     && check_topic_name(name).is_ok()
-                    && !INTERNAL_TOPICS.contains(&name.as_str())
+                    && (!is_internal(name) || name == OFFSETS_TOPIC)
             })
             .collect(),
         _ => Vec::new(),
@@ -196,7 +201,7 @@ fn answer(
                 One::Name(name) => match image.topic(&name) {
                     Some(topic) => show(image, topic, version, operations),
                     None if check_topic_name(&name).is_err() => nameless(&name, ErrorCode::InvalidTopicException),
-                    None => nameless(&name, absent(&name)),
+                    None => nameless(&name, absent(&name)).with_is_internal(version >= 1 && is_internal(&name)),
                 },
                 One::Id(id) => match image.topic_by_id(id) {
                     Some(topic) => show(image, topic, version, operations),
@@ -248,7 +253,7 @@ fn show(image: &MetadataImage, topic: &Arc<TopicImage>, version: i16, operations
         .with_name(Some(TopicName(StrBytes::from_string(topic.name.to_string()))))
         .with_partitions((0..).zip(&topic.partitions).map(|(at, part)| partition(image, at, part, version)).collect());
     if version >= 1 {
-        shown.is_internal = INTERNAL_TOPICS.contains(&&*topic.name);
+        shown.is_internal = is_internal(&topic.name);
     }
     if version >= 8 {
         shown.topic_authorized_operations = operations;
@@ -347,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn a_topic_that_kafka_keeps_for_itself_is_told_as_such_whether_it_is_there_or_not() {
+        for version in 0..=13 {
+            let response = ask(&by_name(&["__transaction_state", "nope"]), version);
+            let internal: Vec<bool> = response.topics.iter().map(|topic| topic.is_internal).collect();
+            assert_eq!(internal, [version >= 1, false]);
+            encodes(ApiKey::Metadata, &response, version);
+        }
+    }
+
+    #[test]
     fn ids_are_for_version_12_and_up() {
         for version in 12..=13 {
             let response = ask(&by_id(&[7, 9, 0]), version);
@@ -431,12 +446,12 @@ mod tests {
 
     #[test]
     fn what_would_be_created() {
-        let request = by_name(&["books", "new", "a/b", "__consumer_offsets", "new"]);
-        assert_eq!(to_create(&image(), &request, 3), ["new"]);
-        assert_eq!(to_create(&image(), &request, 4), ["new"]);
+        let request = by_name(&["books", "new", "a/b", "__consumer_offsets", "__transaction_state", "new"]);
+        assert_eq!(to_create(&image(), &request, 3), ["new", "__consumer_offsets"]);
+        assert_eq!(to_create(&image(), &request, 4), ["new", "__consumer_offsets"]);
         let mut modest = request.clone();
         modest.allow_auto_topic_creation = false;
-        assert_eq!(to_create(&image(), &modest, 3), ["new"]);
+        assert_eq!(to_create(&image(), &modest, 3), ["new", "__consumer_offsets"]);
         assert!(to_create(&image(), &modest, 4).is_empty());
         assert!(to_create(&image(), &MetadataRequest::default().with_topics(None), 4).is_empty());
         assert!(to_create(&image(), &by_id(&[9]), 12).is_empty());

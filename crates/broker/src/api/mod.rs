@@ -8,6 +8,7 @@ use kafka_protocol::messages::{ApiKey, FetchResponse};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
 
 use crate::broker::BrokerShared;
+use crate::groups::OFFSETS_TOPIC;
 use crate::net::{Call, ConnectionInfo, Response, Service};
 use crate::wire;
 
@@ -105,6 +106,11 @@ pub static SUPPORTED: &[Supported] = &[
 /// that the asked broker holds. A tag of a message that everybody knows, since a key of our own may be Kafka's tomorrow; who
 /// does not know the tag passes over it.
 pub const HISTORY_TAG: i32 = 71_000;
+
+/// Whether Kafka keeps that topic for itself.
+fn is_internal(topic: &str) -> bool {
+    [OFFSETS_TOPIC, "__transaction_state"].contains(&topic)
+}
 
 /// The most a client is told in words.
 const MESSAGE_BYTES_MAX: usize = 1000;

@@ -15,7 +15,7 @@ use kafka_protocol::messages::produce_response::{
 use kafka_protocol::messages::{BrokerId, ProduceRequest, ProduceResponse};
 use kafka_protocol::protocol::StrBytes;
 
-use super::{Close, ErrorCode, RequestContext};
+use super::{Close, ErrorCode, RequestContext, is_internal};
 use crate::gather::Gather;
 use crate::hosted::{Hosted, ProduceAnswer};
 use crate::partitions::TopicName;
@@ -28,6 +28,9 @@ const LEADER_HINTS_SINCE: i16 = 10;
 
 /// Since this version batches may be compressed with zstd (KIP-110).
 const ZSTD_SINCE: i16 = 7;
+
+/// What a client calls itself that may write to Kafka's own topics, as tools of Kafka's do that repair them.
+const WRITES_INTERNAL_TOPICS: &str = "__admin_client";
 
 /// A batch on its way to its partition, and where its answer goes.
 struct Delivery {
@@ -141,6 +144,9 @@ fn admit(
         return Err(Refusal::of(ErrorCode::InvalidRequiredAcks));
     }
     let hosted = context.broker.find(topic, data.index).map_err(Refusal::of)?;
+    if is_internal(&hosted.topic_partition().topic) && context.client_id.as_str() != WRITES_INTERNAL_TOPICS {
+        return Err(Refusal::of(ErrorCode::InvalidTopicException));
+    }
     let now = context.broker.services.clock.now();
     let batch = CheckedBatch::check(data.records.unwrap_or_default(), &hosted.rules(), now).map_err(refusal)?;
     if batch.codec() == Codec::Zstd && context.version < ZSTD_SINCE {

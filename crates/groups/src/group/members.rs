@@ -66,10 +66,8 @@ impl Member {
         }
     }
 
-    /// What it says of itself, again.
+    /// What it says of itself, again. Where it comes from is told as of when it came first, as Kafka does.
     pub(super) fn update(&mut self, join: &Join) {
-        self.client_id.clone_from(&join.client_id);
-        self.client_host.clone_from(&join.client_host);
         self.session_timeout_ms = join.session_timeout_ms;
         self.rebalance_timeout_ms = join.rebalance_timeout_ms;
         self.protocols.clone_from(&join.protocols);

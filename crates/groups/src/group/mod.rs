@@ -151,7 +151,7 @@ impl Group {
             client_id: member.client_id.clone(),
             client_host: member.client_host.clone(),
             metadata: protocol.map(|protocol| member.metadata(protocol)).unwrap_or_default(),
-            assignment: if protocol.is_some() { member.assignment.clone() } else { Bytes::new() },
+            assignment: member.assignment.clone(),
         });
         GroupDescription {
             listing: self.listing(),

@@ -77,6 +77,18 @@ fn a_second_member_makes_the_first_join_again() {
 }
 
 #[test]
+fn what_members_have_been_given_is_told_while_they_join_again() {
+    let mut rig = Rig::new();
+    let (ids, _) = rig.stable(1);
+    let (second, _) = rig.member("c1");
+    assert!(rig.waits(second));
+    let described = rig.describe();
+    assert_eq!(described.listing.state, GroupState::PreparingRebalance);
+    let of = |id: &str| described.members.iter().find(|member| member.member_id == id).unwrap();
+    assert_eq!((&of(&ids[0]).assignment[..], of(&ids[0]).metadata.len()), (&b"part"[..], 0));
+}
+
+#[test]
 fn members_of_one_client_id_are_distinct() {
     let mut rig = Rig::with(GroupConfig::default());
     let one = rig.ask(Request::Join(Join { fresh_id: "1".into(), ..join("same") }));

@@ -143,6 +143,8 @@ fn offsets_of_topics_that_are_read_cannot_be_deleted() {
     assert_eq!(rig.fetch(None, false).iter().map(|found| &*found.topic).collect::<Vec<_>>(), ["books"]);
     let ticket = rig.ask(Request::DeleteOffsets { group: "none".into(), partitions: Vec::new() });
     assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Err(Refused::GroupIdNotFound)));
+    let ticket = rig.ask(Request::DeleteOffsets { group: String::new(), partitions: Vec::new() });
+    assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Err(Refused::InvalidGroupId)));
 }
 
 #[test]
@@ -159,6 +161,7 @@ fn only_groups_without_members_are_deleted() {
     };
     assert_eq!(deleted(&mut rig, "g"), Err(Refused::NonEmptyGroup));
     assert_eq!(deleted(&mut rig, "none"), Err(Refused::GroupIdNotFound));
+    assert_eq!(deleted(&mut rig, ""), Err(Refused::GroupIdNotFound));
     assert_eq!(rig.leave(&[(&ids[0], None)]), [Ok(())]);
     rig.appends_end = Some(Appended::NotNow);
     assert_eq!(deleted(&mut rig, "g"), Err(Refused::CoordinatorNotAvailable));
@@ -171,6 +174,20 @@ fn only_groups_without_members_are_deleted() {
     rig.input(Input::Appended(append, Appended::Committed));
     assert_eq!(rig.answer(ticket), Answer::DeletedGroup(Ok(())));
     assert_eq!(rig.offset("g", false), Ok(None));
+}
+
+#[test]
+fn who_was_told_an_id_and_has_not_joined_does_not_keep_a_group_from_being_deleted() {
+    let mut rig = Rig::new();
+    let ticket = rig.ask(Request::Join(join("c")));
+    let Answer::Join(Err((Refused::MemberIdRequired, id))) = rig.answer(ticket) else { panic!("79 is due") };
+    let ticket = rig.ask(Request::DeleteGroup("g".into()));
+    assert_eq!(rig.answer(ticket), Answer::DeletedGroup(Ok(())));
+    let ticket = rig.ask(Request::Join(Join { member_id: id, ..join("c") }));
+    assert_eq!(rig.join_refused(ticket), Refused::UnknownMemberId);
+    // The deadline of whoever was waited for is that of nobody.
+    rig.passes_ms(20_000);
+    assert!(rig.groups().is_empty());
 }
 
 #[test]

@@ -68,6 +68,20 @@ fn a_new_id_that_cannot_be_written_is_taken_back() {
 }
 
 #[test]
+fn a_member_is_told_to_be_where_it_first_came_from() {
+    let mut rig = Rig::new();
+    let (_, follower) = two(&mut rig);
+    let again = Join { client_host: "/10.0.0.9".into(), client_id: "else".into(), ..static_join("b", "again") };
+    let ticket = rig.ask(Request::Join(again));
+    let joined = rig.joined(ticket);
+    assert_ne!(joined.member_id, follower);
+    let described = rig.describe();
+    let member = described.members.iter().find(|member| member.member_id == joined.member_id).unwrap();
+    assert_eq!(member.client_host, "/127.0.0.1");
+    assert_ne!(member.client_id, "else");
+}
+
+#[test]
 fn a_static_member_that_says_something_new_makes_all_join_again() {
     let mut rig = Rig::new();
     two(&mut rig);

@@ -1,7 +1,5 @@
 //! OffsetFetch (9).
 
-use std::collections::BTreeMap;
-
 use highwater_groups::{Answer, FetchOffsets, FetchedOffset, Refused, Request};
 use kafka_protocol::messages::offset_fetch_response::{
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
@@ -18,8 +16,8 @@ const SEVERAL_SINCE: i16 = 8;
 /// From this version on an error of the whole group has a place of its own.
 const GROUP_ERROR_SINCE: i16 = 2;
 
-/// By topic, in the order of their names.
-type ByTopic = BTreeMap<String, Vec<FetchedOffset>>;
+/// By topic, in the order of the request.
+type ByTopic = Vec<(String, Vec<FetchedOffset>)>;
 
 pub(crate) async fn handle(context: &RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse {
     let require_stable = request.require_stable;
@@ -63,7 +61,10 @@ async fn fetched(context: &RequestContext, asked: FetchOffsets) -> Result<ByTopi
 fn by_topic(offsets: Vec<FetchedOffset>) -> ByTopic {
     let mut topics = ByTopic::new();
     for offset in offsets {
-        topics.entry(offset.topic.clone()).or_default().push(offset);
+        match topics.last_mut() {
+            Some((topic, partitions)) if *topic == offset.topic => partitions.push(offset),
+            _ => topics.push((offset.topic.clone(), vec![offset])),
+        }
     }
     topics
 }
@@ -146,6 +147,9 @@ mod tests {
             expire_timestamp_ms: -1,
         };
         let one = |partition, offset| FetchedOffset { topic: "books".into(), partition, offset };
+        let elsewhere = |topic: &str| FetchedOffset { topic: topic.into(), partition: 0, offset: Ok(None) };
+        let in_turn = by_topic(vec![elsewhere("zoo"), elsewhere("books"), elsewhere("zoo")]);
+        assert_eq!(in_turn.iter().map(|(topic, _)| topic.as_str()).collect::<Vec<_>>(), ["zoo", "books", "zoo"]);
         let offsets = vec![one(0, Ok(Some(value))), one(1, Ok(None)), one(2, Err(Refused::UnstableOffsetCommit))];
         for version in 1..8 {
             let response = answer(Vec::new(), Ok(by_topic(offsets.clone())), version);

@@ -7,7 +7,13 @@ use kafka_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 use super::super::RequestContext;
 use super::{member_at, optional, string, text};
 
+/// From this version on a member has to say what it takes the group to do, and how.
+const PROTOCOL_SINCE: i16 = 5;
+
 pub(crate) async fn handle(context: &RequestContext, request: SyncGroupRequest) -> SyncGroupResponse {
+    if context.version >= PROTOCOL_SINCE && (request.protocol_type.is_none() || request.protocol_name.is_none()) {
+        return answer(Err(Refused::InconsistentGroupProtocol), context.version);
+    }
     let given = request.assignments.into_iter();
     let sync = Sync {
         member: member_at(request.group_id.0, request.member_id, request.group_instance_id, request.generation_id),
@@ -26,7 +32,7 @@ fn answer(synced: Result<Synced, Refused>, version: i16) -> SyncGroupResponse {
     match synced {
         Ok(synced) => {
             let response = SyncGroupResponse::default().with_assignment(synced.assignment);
-            if version < 5 {
+            if version < PROTOCOL_SINCE {
                 return response;
             }
             let (kind, protocol) = (string(synced.protocol_type), string(synced.protocol));

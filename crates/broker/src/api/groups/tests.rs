@@ -5,20 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest,
-    JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest, SyncGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, MetadataRequest, OffsetCommitRequest, OffsetFetchRequest,
+    ProduceRequest, SyncGroupRequest,
 };
 
 use super::*;
 use crate::Broker;
 use crate::api::admin_tests::{make, name};
-use crate::api::find_coordinator;
+use crate::api::{find_coordinator, metadata, produce};
 use crate::config::BrokerConfig;
+use crate::groups::OFFSETS_TOPIC;
 
 fn config(dir: &std::path::Path) -> BrokerConfig {
     let mut config = BrokerConfig::default();
@@ -121,6 +126,8 @@ async fn stable(broker: &Broker) -> String {
         .with_group_id(name("g").into())
         .with_member_id(name(&id))
         .with_generation_id(1)
+        .with_protocol_type(Some(name("consumer")))
+        .with_protocol_name(Some(name("range")))
         .with_assignments(vec![given]);
     let synced = sync_group::handle(&context(broker, 5), request).await;
     assert_eq!((synced.error_code, &synced.assignment[..]), (0, &b"everything"[..]));
@@ -167,12 +174,63 @@ async fn a_group_outlives_its_coordinators_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_do_not_write_where_groups_are_kept_but_may_have_it_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
+    let topic = MetadataRequestTopic::default().with_name(Some(topic_name(OFFSETS_TOPIC)));
+    let request = MetadataRequest::default().with_topics(Some(vec![topic])).with_allow_auto_topic_creation(true);
+    let found = metadata::handle(&context(&broker, 12), &request).await.topics.remove(0);
+    assert_eq!((found.is_internal, found.partitions.len()), (true, 2));
+    let made = broker.image().topic(OFFSETS_TOPIC).unwrap().clone();
+    assert_eq!(made.config.get("cleanup.policy").map(String::as_str), Some("compact"));
+    find(&broker).await;
+
+    let mut batch = BatchBuilder::new(Codec::None);
+    batch.push(Record::keyed(TimestampMs(1_700_000_000_000), b"\0\x02\0\x01k", b"value"));
+    let records = Bytes::from(batch.build());
+    let produce = |client: &str, partition: i32| {
+        let data = PartitionProduceData::default().with_index(partition).with_records(Some(records.clone()));
+        let topic = TopicProduceData::default().with_name(topic_name(OFFSETS_TOPIC)).with_partition_data(vec![data]);
+        let request = ProduceRequest::default().with_acks(-1).with_timeout_ms(5_000).with_topic_data(vec![topic]);
+        let context = RequestContext { client_id: name(client), ..context(&broker, 9) };
+        async move {
+            let response = produce::handle(&context, request).await.unwrap().unwrap();
+            response.responses[0].partition_responses[0].error_code
+        }
+    };
+    assert_eq!(produce("app", 0).await, 17);
+    assert_eq!(produce("app", 9).await, 3);
+    assert_eq!(produce("__admin_client", 0).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_held_to_kafkas_rules_before_a_group_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.offsets_topic_partitions = 1;
+    let broker = Broker::start_embedded(config).await.unwrap();
+    find(&broker).await;
+    assert_eq!(committed(&broker).await, None, "it has loaded");
+    // Neither says what the group does: the member need not even be known.
+    for (version, code) in [(4, 25), (5, 23)] {
+        let request = SyncGroupRequest::default().with_group_id(name("g").into()).with_member_id(name("m"));
+        let synced = sync_group::handle(&context(&broker, version), request).await;
+        assert_eq!(synced.error_code, code);
+    }
+    let names = ["g", "", "g", "other"].map(|group| name(group).into()).to_vec();
+    let request = DeleteGroupsRequest::default().with_groups_names(names);
+    let deleted = delete_groups::handle(&context(&broker, 2), request).await;
+    let told: Vec<_> = deleted.results.iter().map(|one| (one.group_id.to_string(), one.error_code)).collect();
+    assert_eq!(told, [("g".to_owned(), 69), (String::new(), 69), ("other".to_owned(), 69)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_a_broker_that_has_no_topic_of_groups_is_told_to_look_again() {
     let dir = tempfile::tempdir().unwrap();
     let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
     assert_eq!(heartbeat(&broker, "m", 1).await, 15);
     find(&broker).await;
-    let topic = broker.image().topic(crate::groups::OFFSETS_TOPIC).unwrap().clone();
+    let topic = broker.image().topic(OFFSETS_TOPIC).unwrap().clone();
     assert_eq!(topic.partitions.len(), 2);
     assert_eq!(topic.config.get("cleanup.policy").map(String::as_str), Some("compact"));
 }
