@@ -15,7 +15,7 @@ use highwater_broker::{Cluster, ClusterOptions};
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use serde_json::json;
 
-use super::{Format, configuration, in_directory, said, watch_for_interrupt};
+use super::{Format, configuration, in_directory, processor_seconds_of, said, watch_for_interrupt};
 use crate::driver::{create_topic, name};
 
 const TOPIC: &str = "idle";
@@ -25,9 +25,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long all replicas may take until they are in sync, and how long they settle then.
 const PATIENCE: Duration = Duration::from_secs(120);
 const SETTLES: Duration = Duration::from_secs(3);
-
-/// Ticks of the kernel's clock in `/proc`: the same on every Linux that this builds for.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What partitions cost in which nothing happens.
 #[derive(Debug, Args)]
@@ -100,15 +97,7 @@ async fn make_topic(cluster: &Cluster, arguments: &IdleArguments) -> anyhow::Res
 
 /// What this process has used of its processors so far.
 fn processor_seconds() -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
-    used(&stat).context("/proc/self/stat is not as proc(5) says")
-}
-
-/// User and system time in a line of `/proc/PID/stat`. The name before them may hold anything, a parenthesis too.
-fn used(stat: &str) -> Option<f64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
-    Some(ticks as f64 / TICKS_PER_SECOND)
+    processor_seconds_of(std::process::id())
 }
 
 fn print(out: &mut impl Write, arguments: &IdleArguments, busy: f64) -> io::Result<()> {
@@ -127,6 +116,7 @@ fn print(out: &mut impl Write, arguments: &IdleArguments, busy: f64) -> io::Resu
 
 #[cfg(test)]
 mod tests {
+    use super::super::used;
     use super::*;
 
     #[test]

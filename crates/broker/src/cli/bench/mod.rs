@@ -1,6 +1,7 @@
 //! `highwater bench`: measures on the machine it runs on.
 
 mod catch_up;
+mod groups;
 mod histogram;
 mod idle;
 mod limits;
@@ -22,6 +23,9 @@ use tempfile::TempDir;
 
 use crate::driver::random::Random;
 
+/// Ticks of the kernel's clock in `/proc`: the same on every Linux that this builds for.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
@@ -36,6 +40,8 @@ enum BenchCommand {
     CatchUp(catch_up::CatchUpArguments),
     /// See what partitions cost in which nothing happens.
     Idle(idle::IdleArguments),
+    /// Let groups rebalance and commit, at a broker of its own or any other.
+    Groups(groups::GroupsArguments),
 }
 
 /// How a result is printed.
@@ -54,6 +60,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
         BenchCommand::Log(arguments) => log::run(arguments),
         BenchCommand::CatchUp(arguments) => catch_up::run(arguments),
         BenchCommand::Idle(arguments) => idle::run(arguments),
+        BenchCommand::Groups(arguments) => groups::run(arguments),
     }
 }
 
@@ -93,6 +100,20 @@ fn configuration(set: &[String]) -> anyhow::Result<BrokerConfig> {
         settings.set(pair)?;
     }
     Ok(settings.build()?.0)
+}
+
+/// What a process has used of its processors so far.
+fn processor_seconds_of(process: u32) -> anyhow::Result<f64> {
+    let path = format!("/proc/{process}/stat");
+    let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    used(&stat).with_context(|| format!("{path} is not as proc(5) says"))
+}
+
+/// User and system time in a line of `/proc/PID/stat`. The name before them may hold anything, a parenthesis too.
+fn used(stat: &str) -> Option<f64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    Some(ticks as f64 / TICKS_PER_SECOND)
 }
 
 /// How the process is to exit once the results are printed.
