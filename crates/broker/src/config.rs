@@ -7,18 +7,22 @@
 //!
 //! Where a default differs from Kafka's the key's text in [`keys::BROKER_KEYS`] says why.
 
+mod dynamic;
+pub(crate) mod kafka_defaults;
 pub(crate) mod kafka_names;
 pub mod keys;
 mod parse;
+pub(crate) mod resources;
 mod settings;
 pub mod topic;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use highwater_groups::GroupConfig;
 use highwater_replication::BrokerId;
 
+pub(crate) use settings::is_kafkas;
 pub use settings::{ConfigError, IgnoredKey, Origin, Settings};
 pub use topic::{CleanupPolicy, InvalidTopicConfig, TimestampSource, TopicConfig};
 
@@ -168,8 +172,8 @@ pub struct BrokerConfig {
     /// `zookeeper.connection.timeout.ms`: how long a start waits for the ensemble; `None` as long as a session lasts.
     pub zookeeper_connection_timeout_ms: Option<u64>,
 
-    /// The keys that were set, for the sources that DescribeConfigs reports.
-    pub(crate) set_keys: BTreeSet<String>,
+    /// The keys that were set and how, for the sources that DescribeConfigs reports.
+    pub(crate) set_keys: BTreeMap<String, String>,
 }
 
 impl Default for BrokerConfig {
@@ -237,7 +241,7 @@ impl Default for BrokerConfig {
             zookeeper_connect: None,
             zookeeper_session_timeout_ms: 18_000,
             zookeeper_connection_timeout_ms: None,
-            set_keys: BTreeSet::new(),
+            set_keys: BTreeMap::new(),
         }
     }
 }
@@ -245,6 +249,6 @@ impl Default for BrokerConfig {
 impl BrokerConfig {
     /// Whether `key` was set, as opposed to defaulted.
     pub fn is_set(&self, key: &str) -> bool {
-        self.set_keys.contains(key)
+        self.set_keys.contains_key(key)
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Partitions {
     shared_options: LogOptions,
     /// The options made last, and of which configuration: most topics have the same.
     last_options: Mutex<Option<(TopicConfig, Arc<LogOptions>)>>,
+    /// What holds for topics that do not say, by the last image.
+    defaults: RwLock<Arc<TopicConfig>>,
 }
 
 /// What the partitions were last told.
@@ -59,6 +61,15 @@ struct Known {
     registration: Option<Registration>,
     /// Replicas that could not be opened, as far as the controller was told in this session.
     reported: BTreeSet<TopicPartition>,
+}
+
+/// What is told besides what has changed in a topic.
+#[derive(Clone, Copy)]
+struct Extent {
+    /// Everything.
+    all: bool,
+    /// The settings, whose defaults have changed.
+    redefined: bool,
 }
 
 /// A log that was found in the directory and opened.
@@ -86,6 +97,7 @@ impl Partitions {
         let shared_options = topic_options::shared(&services.config);
         services.histories.open(Arc::clone(&fs));
         *services.data.write().unwrap_or_else(PoisonError::into_inner) = Some(data);
+        let defaults = RwLock::new(Arc::new(services.config.topic.clone()));
         Self {
             services,
             fs,
@@ -94,6 +106,7 @@ impl Partitions {
             known: Mutex::default(),
             shared_options,
             last_options: Mutex::default(),
+            defaults,
         }
     }
 
@@ -221,6 +234,7 @@ impl Partitions {
     pub(crate) fn attach(&self, image: &Arc<MetadataImage>, opened: Vec<Opened>) {
         // What is gone from the next image is compared with this one.
         self.known.lock().unwrap_or_else(PoisonError::into_inner).image = Arc::clone(image);
+        self.take_defaults(image);
         let is_above = |opened: &Opened| opened.high_watermark.is_some_and(|mark| mark > opened.log.end());
         let has_lost_tails = opened.iter().any(is_above);
         for opened in opened {
@@ -309,16 +323,34 @@ impl Partitions {
         }
         known.registration = Some(registration);
         known.live = live;
+        let redefined = self.take_defaults(image);
         for (name, topic) in &image.topics {
             let before = known.image.topics.get(name);
             let unchanged = before.is_some_and(|before| Arc::ptr_eq(before, topic));
-            if unchanged && !news && !again {
+            if unchanged && !news && !again && !redefined {
                 continue;
             }
-            self.bring_up_to_date(image, topic, &mut known, news || again);
+            self.bring_up_to_date(image, topic, &mut known, Extent { all: news || again, redefined });
         }
         known.image = Arc::clone(image);
         self.retry_wanted()
+    }
+
+    /// Takes over what was set of the brokers. Returns whether that changes anything for topics.
+    fn take_defaults(&self, image: &MetadataImage) -> bool {
+        let now = self.services.config.topic_defaults([&image.broker_defaults, &image.broker_config]);
+        let mut defaults = self.defaults.write().unwrap_or_else(PoisonError::into_inner);
+        let differs = **defaults != now;
+        if differs {
+            *defaults = Arc::new(now);
+        }
+        differs
+    }
+
+    /// How a topic is to be kept here.
+    fn config_of(&self, topic: &TopicImage) -> TopicConfig {
+        let defaults = self.defaults.read().unwrap_or_else(PoisonError::into_inner);
+        topic_options::of_topic(&defaults, &topic.name, &topic.config)
     }
 
     fn retry_wanted(&self) -> bool {
@@ -327,9 +359,9 @@ impl Partitions {
 
     /// Creates what a topic lacks here and tells its partitions their states: those that have another one than in the last
     /// image, unless all are to be told.
-    fn bring_up_to_date(&self, image: &MetadataImage, topic: &Arc<TopicImage>, known: &mut Known, all: bool) {
+    fn bring_up_to_date(&self, image: &MetadataImage, topic: &Arc<TopicImage>, known: &mut Known, extent: Extent) {
         let known_topic = known.image.topics.get(&topic.name).cloned();
-        let reconfigured = known_topic.as_ref().is_none_or(|before| before.config != topic.config);
+        let reconfigured = extent.redefined || known_topic.as_ref().is_none_or(|before| before.config != topic.config);
         let same_topic = known_topic.filter(|before| before.id == topic.id);
         for (number, partition) in (0..).zip(&topic.partitions) {
             if !partition.assignment.contains(&self.me()) {
@@ -337,14 +369,14 @@ impl Partitions {
             }
             let before = same_topic.as_ref().and_then(|before| before.partition(number));
             // A thousand leaderships change one after the other: what changes with each must not cost a thousand commands.
-            if !all && !reconfigured && before == Some(partition) {
+            if !extent.all && !reconfigured && before == Some(partition) {
                 continue;
             }
             let of = TopicPartition::new(topic.name.clone(), number);
             let hosted = match self.get(&of) {
                 Some(hosted) => {
                     if reconfigured {
-                        let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
+                        let config = self.config_of(topic);
                         hosted.configure(self.replica_config(&config, known.registration), self.options(&config));
                     }
                     hosted
@@ -436,7 +468,7 @@ impl Partitions {
                 return None;
             }
         };
-        let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
+        let config = self.config_of(topic);
         let options = self.options(&config);
         match self.open_log(&dir, options, hints) {
             Ok((log, report)) => {
@@ -473,7 +505,7 @@ impl Partitions {
     }
 
     fn host(&self, topic: &Arc<TopicImage>, of: TopicPartition, log: Log, high_watermark: Option<Offset>) {
-        let config = topic_options::of_topic(&self.services.config, &topic.name, &topic.config);
+        let config = self.config_of(topic);
         let options = self.options(&config);
         let rules = options.rules.clone();
         let replica = self.replica_config(&config, None);

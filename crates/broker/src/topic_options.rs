@@ -10,14 +10,14 @@ use highwater_storage::{
 
 use crate::config::{BrokerConfig, TimestampSource, TopicConfig};
 
-/// A topic's configuration: the broker's defaults with the topic's own on top. Overrides that this broker cannot read,
+/// A topic's configuration: the defaults with the topic's own on top. Overrides that this broker cannot read,
 /// which another one accepted, are reported and left out.
-pub(crate) fn of_topic(broker: &BrokerConfig, topic: &str, overrides: &BTreeMap<String, String>) -> TopicConfig {
-    match TopicConfig::resolve(&broker.topic, overrides) {
+pub(crate) fn of_topic(defaults: &TopicConfig, topic: &str, overrides: &BTreeMap<String, String>) -> TopicConfig {
+    match TopicConfig::resolve(defaults, overrides) {
         Ok(config) => config,
         Err(error) => {
             tracing::warn!(topic, %error, "using the broker's defaults for this topic");
-            broker.topic.clone()
+            defaults.clone()
         }
     }
 }
@@ -132,7 +132,7 @@ mod tests {
         broker.topic.segment_ms = 4_000;
         let rules = |overrides: &[(&str, &str)]| {
             let overrides = overrides.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-            let options = log_options(&broker, &of_topic(&broker, "t", &overrides), &shared(&broker));
+            let options = log_options(&broker, &of_topic(&broker.topic, "t", &overrides), &shared(&broker));
             (
                 options.retention_ms,
                 options.retention_bytes,

@@ -6,7 +6,9 @@ use highwater_replication::BrokerId;
 use highwater_storage::TopicId;
 use kafka_protocol::protocol::StrBytes;
 
+use crate::broker::Broker;
 use crate::cluster::{ClusterConfig, ClusterHandle, EmbeddedStore, Endpoint, Intent, LastStop, NewTopic};
+use crate::config::BrokerConfig;
 
 /// Brokers 1 to `brokers` on one store in memory; none of them serves anything.
 pub(crate) async fn cluster_of(brokers: i32) -> Vec<ClusterHandle> {
@@ -37,6 +39,19 @@ pub(crate) async fn make(cluster: &ClusterHandle, topic: &str, partitions: i32, 
     let created = cluster.create_topic(&new, Intent::Apply).await.unwrap();
     cluster.wait_for_leaders(topic, partitions, 10_000).await.unwrap();
     created.id
+}
+
+/// How a broker of one's own is told to run.
+pub(crate) fn config(dir: &tempfile::TempDir) -> BrokerConfig {
+    let mut config = BrokerConfig { data_dir: dir.path().to_owned(), ..BrokerConfig::default() };
+    config.listen.port = 0;
+    config
+}
+
+/// Broker 1, with a store of its own, in a directory that goes with it.
+pub(crate) async fn broker() -> (Broker, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    (Broker::start_embedded(config(&dir)).await.unwrap(), dir)
 }
 
 pub(crate) fn name(text: &str) -> StrBytes {

@@ -10,18 +10,13 @@ use kafka_protocol::messages::create_topics_response::{
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
-use super::{Close, ErrorCode, RequestContext};
-use crate::cluster::{AdminError, ClusterHandle, CreatedTopic, Intent, NewTopic};
-use crate::config::{BrokerConfig, TopicConfig, keys};
+use super::{Close, ErrorCode, RequestContext, config_values};
+use crate::cluster::{AdminError, ClusterHandle, CreatedTopic, Intent, MetadataImage, NewTopic};
+use crate::config::BrokerConfig;
 
 /// Kafka's own log of metadata: its brokers skip a directory of this name, so a topic of this name would vanish on the way
 /// back to Kafka.
 const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
-
-/// Values of `config_source` in answers.
-const SOURCE_TOPIC: i8 = 1;
-const SOURCE_BROKER: i8 = 4;
-const SOURCE_DEFAULT: i8 = 5;
 
 pub(crate) async fn handle(
     context: &RequestContext,
@@ -65,7 +60,7 @@ async fn answer(
             }
             other => other,
         };
-        topics.push(to_result(config, name, result));
+        topics.push(to_result(&cluster.image(), config, name, result));
     }
     CreateTopicsResponse::default().with_topics(topics)
 }
@@ -113,6 +108,7 @@ async fn create(
 }
 
 fn to_result(
+    image: &MetadataImage,
     config: &BrokerConfig,
     name: StrBytes,
     result: Result<(CreatedTopic, BTreeMap<String, String>), AdminError>,
@@ -125,31 +121,25 @@ fn to_result(
             .with_topic_id(Uuid::from_bytes(created.id.0))
             .with_num_partitions(created.partitions)
             .with_replication_factor(created.replication_factor)
-            .with_configs(Some(configs(config, &overrides))),
+            .with_configs(Some(configs(image, config, &overrides))),
         Err(error) => answer.with_error_code(error.code().number()).with_error_message(Some(super::told(error))),
     }
 }
 
 /// All of the topic's configs, as Kafka lists them from version 5 on (KIP-525).
-fn configs(config: &BrokerConfig, overrides: &BTreeMap<String, String>) -> Vec<CreatableTopicConfigs> {
-    // They were resolved when the topic was made, so they resolve now.
-    let resolved = TopicConfig::resolve(&config.topic, overrides).unwrap_or_else(|_| config.topic.clone());
-    keys::TOPIC_KEYS
-        .iter()
-        .map(|key| {
-            let source = if overrides.contains_key(key.name) {
-                SOURCE_TOPIC
-            } else if key.broker_keys.iter().any(|(name, _)| config.is_set(name)) {
-                SOURCE_BROKER
-            } else {
-                SOURCE_DEFAULT
-            };
-            CreatableTopicConfigs::default()
-                .with_name(StrBytes::from_static_str(key.name))
-                .with_value(Some(StrBytes::from_string((key.show)(&resolved))))
-                .with_config_source(source)
-        })
-        .collect()
+fn configs(
+    image: &MetadataImage,
+    config: &BrokerConfig,
+    overrides: &BTreeMap<String, String>,
+) -> Vec<CreatableTopicConfigs> {
+    let described = config_values::of_topic(image, config, overrides);
+    let of = |one: config_values::Described| {
+        CreatableTopicConfigs::default()
+            .with_name(StrBytes::from_string(one.key))
+            .with_value(one.value.map(StrBytes::from_string))
+            .with_config_source(one.source as i8)
+    };
+    described.into_iter().map(of).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,10 @@ use crate::groups::OFFSETS_TOPIC;
 use crate::net::{Call, ConnectionInfo, Response, Service};
 use crate::wire;
 
+mod alter_configs;
 mod api_versions;
+mod config_resources;
+mod config_values;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delete_topics;
@@ -93,13 +96,16 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::InitProducerId, 0, 5),
     serve(ApiKey::OffsetForLeaderEpoch, 2, 4),
     serve(ApiKey::DescribeConfigs, 1, 4),
+    serve(ApiKey::AlterConfigs, 0, 2),
     serve(ApiKey::CreatePartitions, 0, 3),
     serve(ApiKey::DeleteGroups, 0, 2),
     serve(ApiKey::ElectLeaders, 0, 2),
+    serve(ApiKey::IncrementalAlterConfigs, 0, 1),
     serve(ApiKey::AlterPartitionReassignments, 0, 1),
     serve(ApiKey::ListPartitionReassignments, 0, 0),
     serve(ApiKey::OffsetDelete, 0, 0),
     serve(ApiKey::DescribeCluster, 0, 2),
+    serve(ApiKey::ListConfigResources, 0, 1),
 ];
 
 /// Tags a Metadata request that asks for histories as well, and in the answer each partition's: lines of JSON, of the replica
@@ -190,7 +196,10 @@ async fn answer(
         ApiKey::ApiVersions => reply.write(&api_versions::handle(&context, &decoded!())),
         ApiKey::Metadata => reply.write(&metadata::handle(&context, &decoded!()).await),
         ApiKey::DescribeCluster => reply.write(&describe_cluster::handle(&context, &decoded!())),
-        ApiKey::DescribeConfigs => reply.write(&describe_configs::handle(&context, decoded!())),
+        ApiKey::DescribeConfigs => reply.write(&describe_configs::handle(&context, decoded!()).await),
+        ApiKey::AlterConfigs => reply.write(&alter_configs::replace(&context, decoded!()).await),
+        ApiKey::IncrementalAlterConfigs => reply.write(&alter_configs::incremental(&context, decoded!()).await),
+        ApiKey::ListConfigResources => reply.write(&config_resources::handle(&context, decoded!()).await),
         ApiKey::FindCoordinator => reply.write(&find_coordinator::handle(&context, decoded!()).await),
         ApiKey::JoinGroup => reply.write(&groups::join_group::handle(&context, decoded!()).await),
         ApiKey::SyncGroup => reply.write(&groups::sync_group::handle(&context, decoded!()).await),

@@ -424,7 +424,8 @@ fn check_collision(name: &str, names: &[String]) -> Result<(), AdminError> {
 }
 
 fn check_config(defaults: &TopicConfig, config: &BTreeMap<String, String>) -> Result<(), AdminError> {
-    match TopicConfig::resolve(defaults, config) {
+    let checked = config.iter().try_for_each(|(name, value)| TopicConfig::check_new(name, value));
+    match checked.and_then(|()| TopicConfig::resolve(defaults, config)) {
         Ok(_) => Ok(()),
         Err(error) => Err(AdminError::InvalidConfig(error.to_string())),
     }

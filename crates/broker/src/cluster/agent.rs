@@ -16,8 +16,8 @@ use tokio::task::AbortHandle;
 
 use super::handle::Shared;
 use super::{
-    ClusterConfig, Coordination, CoordinationError, Endpoint, JoinError, LastStop, MetadataImage, Node, PartitionImage,
-    Registration, SessionState, StoreFailure, TopicImage, Watch, membership, unix_ms, znodes,
+    ClusterConfig, ConfigKind, Coordination, CoordinationError, Endpoint, JoinError, LastStop, MetadataImage, Node,
+    PartitionImage, Registration, SessionState, StoreFailure, TopicImage, Watch, membership, unix_ms, znodes,
 };
 
 /// How long the agent waits after the store did not answer before it asks again: at first, and at most.
@@ -49,6 +49,8 @@ enum Key {
     Offline,
     Ends,
     Leaving,
+    BrokerDefaults,
+    BrokerConfig(BrokerId),
 }
 
 impl Key {
@@ -64,6 +66,8 @@ impl Key {
             Self::Offline => znodes::OFFLINE_REPLICAS.to_owned(),
             Self::Ends => znodes::PUBLISHED_ENDS.to_owned(),
             Self::Leaving => znodes::LEAVING_BROKERS.to_owned(),
+            Self::BrokerDefaults => znodes::config_path(ConfigKind::Broker, None),
+            Self::BrokerConfig(id) => znodes::config_path(ConfigKind::Broker, Some(&id.to_string())),
         }
     }
 
@@ -110,7 +114,7 @@ impl Agent {
             endpoint: None,
             registered_in: None,
             registration: None,
-            view: View::new(shared.store.clone(), MetadataImage::clone(&shared.image.borrow())),
+            view: View::new(shared.config.id, shared.store.clone(), MetadataImage::clone(&shared.image.borrow())),
         }
     }
 
@@ -274,6 +278,8 @@ impl Agent {
 
 /// The image under construction, with the watches that keep it fresh.
 struct View {
+    /// Whose view it is.
+    me: BrokerId,
     store: Arc<dyn Coordination>,
     image: MetadataImage,
     /// Creation numbers of topics' nodes and of their partitions' state nodes: a topic that was deleted and made again
@@ -290,8 +296,8 @@ impl Drop for View {
 }
 
 impl View {
-    fn new(store: Arc<dyn Coordination>, image: MetadataImage) -> Self {
-        Self { store, image, created: BTreeMap::new(), events: None, watches: BTreeMap::new() }
+    fn new(me: BrokerId, store: Arc<dyn Coordination>, image: MetadataImage) -> Self {
+        Self { me, store, image, created: BTreeMap::new(), events: None, watches: BTreeMap::new() }
     }
 
     fn forget_watches(&mut self) {
@@ -311,7 +317,9 @@ impl View {
     async fn reload(&mut self) -> Result<(), StoreFailure> {
         self.created.clear();
         self.image = MetadataImage { cluster_id: self.image.cluster_id.clone(), ..MetadataImage::default() };
-        for key in [Key::Controller, Key::Brokers, Key::Leaving, Key::Topics, Key::Offline, Key::Ends] {
+        let of_brokers = [Key::BrokerDefaults, Key::BrokerConfig(self.me)];
+        let others = [Key::Controller, Key::Brokers, Key::Leaving, Key::Topics, Key::Offline, Key::Ends];
+        for key in of_brokers.into_iter().chain(others) {
             self.refresh(key).await?;
         }
         Ok(())
@@ -413,6 +421,8 @@ impl View {
                 let ids = self.children(&key).await?;
                 self.image.leaving = ids.iter().filter_map(|id| id.parse().ok().map(BrokerId)).collect();
             }
+            Key::BrokerDefaults => self.image.broker_defaults = self.config_of_brokers(&key).await?,
+            Key::BrokerConfig(_) => self.image.broker_config = self.config_of_brokers(&key).await?,
             Key::Ends => self.image.ends = self.said_of_replicas(&key, znodes::parse_end).await?,
         }
         Ok(())
@@ -436,6 +446,12 @@ impl View {
             }
         }
         Ok(said)
+    }
+
+    async fn config_of_brokers(&mut self, key: &Key) -> Result<BTreeMap<String, String>, StoreFailure> {
+        let node = self.fetch(key).await?;
+        let config = node.and_then(|node| understood(znodes::parse_config_at(&key.path(), &node.data)));
+        Ok(config.unwrap_or_default())
     }
 
     async fn refresh_broker(&mut self, id: BrokerId) -> Result<(), StoreFailure> {

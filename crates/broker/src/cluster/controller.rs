@@ -324,6 +324,8 @@ impl Sight {
         self.controller.set_leaving(image.leaving.clone());
         self.controller.set_failed(failed(image));
         let said = topics_with_news(&before.ends, &image.ends);
+        let unclean_default = unclean_by_default(image, self.unclean_default);
+        let shows_all = shows_all || unclean_default != unclean_by_default(&before, self.unclean_default);
         for (name, topic) in &before.topics {
             let after = image.topics.get(name);
             let kept = after.filter(|after| after.id == topic.id).map_or(0, |after| after.partitions.len());
@@ -333,10 +335,10 @@ impl Sight {
         }
         for (name, topic) in &image.topics {
             let unchanged = before.topics.get(name).is_some_and(|known| Arc::ptr_eq(known, topic));
-            if unchanged && !said.contains(&topic.id) {
+            if unchanged && !shows_all && !said.contains(&topic.id) {
                 continue;
             }
-            let unclean_elections = unclean_allowed(topic, self.unclean_default);
+            let unclean_elections = unclean_allowed(topic, unclean_default);
             let same = |known: &&Arc<TopicImage>| {
                 (known.id, known.version, &known.config) == (topic.id, topic.version, &topic.config)
             };
@@ -431,8 +433,21 @@ fn topics_with_news(before: &Ends, now: &Ends) -> BTreeSet<TopicId> {
     news(before, now).union(&news(now, before)).copied().collect()
 }
 
+/// What the config is called, of a topic and of brokers.
+const UNCLEAN: &str = "unclean.leader.election.enable";
+
 fn unclean_allowed(topic: &TopicImage, default: bool) -> bool {
-    topic.config.get("unclean.leader.election.enable").map_or(default, |value| value == "true")
+    topic.config.get(UNCLEAN).map_or(default, |value| is_true(value))
+}
+
+/// As it was set of brokers while they run, or else in this one's file.
+fn unclean_by_default(image: &MetadataImage, of_file: bool) -> bool {
+    let set = image.broker_config.get(UNCLEAN).or_else(|| image.broker_defaults.get(UNCLEAN));
+    set.map_or(of_file, |value| is_true(value))
+}
+
+fn is_true(value: &str) -> bool {
+    value.trim().eq_ignore_ascii_case("true")
 }
 
 /// Elections are rare and worth a line each; an unclean one may have lost records.

@@ -26,6 +26,10 @@ pub struct MetadataImage {
     pub offline: BTreeSet<(TopicId, i32, BrokerId)>,
     /// How far the logs of replicas go that stopped uncleanly, by topic, partition and broker.
     pub ends: BTreeMap<(TopicId, i32, BrokerId), PublishedEnd>,
+    /// What was set of all brokers while they run.
+    pub broker_defaults: BTreeMap<String, String>,
+    /// What was set of this one, which goes before it.
+    pub broker_config: BTreeMap<String, String>,
 }
 
 /// A live broker.

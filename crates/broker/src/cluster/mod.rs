@@ -10,6 +10,7 @@ pub mod znodes;
 
 mod admin;
 mod agent;
+mod configs;
 mod controller;
 mod departure;
 mod embedded;
@@ -26,6 +27,7 @@ mod zookeeper;
 
 pub(crate) use admin::random_id;
 pub use admin::{AdminError, CreatedTopic, Intent, NewTopic, TopicRef, check_name};
+pub use configs::ConfigKind;
 pub use embedded::{EmbeddedSession, EmbeddedStore};
 pub use handle::{ClusterConfig, ClusterHandle, Endpoint, JoinError, LastStop, Registration};
 pub use image::{BrokerInfo, MetadataImage, PartitionImage, TopicImage};

@@ -10,7 +10,7 @@ use highwater_replication::{BrokerEpoch, BrokerId, PartitionState, PublishedEnd,
 use highwater_storage::{LeaderEpoch, Offset, TopicId, TopicPartition};
 use serde_json::{Map, Value, json};
 
-use super::BrokerInfo;
+use super::{BrokerInfo, ConfigKind};
 
 /// Where live brokers register.
 pub const BROKER_IDS: &str = "/brokers/ids";
@@ -33,13 +33,19 @@ pub const PREFERRED_ELECTION: &str = "/admin/preferred_replica_election";
 pub const REASSIGN_PARTITIONS: &str = "/admin/reassign_partitions";
 
 /// The nodes that are there before anything else, parents first.
-pub const ROOTS: [&str; 13] = [
+pub const ROOTS: [&str; 19] = [
     "/admin",
     "/brokers",
     BROKER_IDS,
     TOPICS,
     "/config",
     TOPIC_CONFIGS,
+    "/config/brokers",
+    "/config/client-metrics",
+    "/config/clients",
+    "/config/groups",
+    "/config/ips",
+    "/config/users",
     "/cluster",
     OFFLINE_REPLICAS,
     "/highwater",
@@ -123,6 +129,47 @@ pub fn state_path(topic: &str, partition: i32) -> String {
 /// `/config/topics/<topic>`
 pub fn topic_config_path(topic: &str) -> String {
     format!("{TOPIC_CONFIGS}/{topic}")
+}
+
+/// `/config/<kind>/<name>`, the name with `%` and two digits in the place of whatever a path may not have; without a name that
+/// of all that have none of their own.
+pub fn config_path(kind: ConfigKind, name: Option<&str>) -> String {
+    format!("/config/{}/{}", kind.directory(), name.map_or_else(|| DEFAULT_CONFIG.to_owned(), encode_name))
+}
+
+/// The name of the node for all.
+const DEFAULT_CONFIG: &str = "<default>";
+
+fn encode_name(name: &str) -> String {
+    let is_dots = name.bytes().all(|byte| byte == b'.');
+    let mut encoded = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'.' if is_dots => encoded.push_str("%2E"),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+/// What a node is named for; `None` for all, and an error for what no name encodes to.
+pub fn parse_config_name(node: &str) -> Result<Option<String>, BadNode> {
+    if node == DEFAULT_CONFIG {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(node.len());
+    let mut rest = node.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = (byte == b'%').then(|| after.get(..2).and_then(|two| std::str::from_utf8(two).ok())).flatten();
+        let (byte, after) = match digits.and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(encoded) => (encoded, after.get(2..).unwrap_or_default()),
+            None => (byte, after),
+        };
+        bytes.push(byte);
+        rest = after;
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| bad(node, "its name is no text"))
 }
 
 /// A registration (version 5).
@@ -286,20 +333,24 @@ pub fn encode_config(config: &BTreeMap<String, String>) -> Bytes {
     to_bytes(&json!({"version": 1, "config": config}))
 }
 
-/// A topic's configs. Values are strings; a number or a boolean that some tool wrote is taken as its text.
+/// A topic's configs.
 pub fn parse_config(topic: &str, data: &[u8]) -> Result<BTreeMap<String, String>, BadNode> {
-    let path = topic_config_path(topic);
+    parse_config_at(&topic_config_path(topic), data)
+}
+
+/// The configs that a node holds. Values are strings; a number or a boolean that some tool wrote is taken as its text.
+pub fn parse_config_at(path: &str, data: &[u8]) -> Result<BTreeMap<String, String>, BadNode> {
     if data.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let fields = object(&path, data)?;
-    let config = fields.get("config").and_then(Value::as_object).ok_or_else(|| bad(&path, "it has no config"))?;
+    let fields = object(path, data)?;
+    let config = fields.get("config").and_then(Value::as_object).ok_or_else(|| bad(path, "it has no config"))?;
     config
         .iter()
         .map(|(key, value)| match value {
             Value::String(text) => Ok((key.clone(), text.clone())),
             Value::Number(_) | Value::Bool(_) => Ok((key.clone(), value.to_string())),
-            _ => Err(bad(&path, &format!("the value of {key} is no text"))),
+            _ => Err(bad(path, &format!("the value of {key} is no text"))),
         })
         .collect()
 }

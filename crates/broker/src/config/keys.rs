@@ -18,6 +18,8 @@ pub enum ConfigType {
     Long = 5,
     Double = 6,
     List = 7,
+    Class = 8,
+    Password = 9,
 }
 
 /// One key of `server.properties`.
@@ -631,10 +633,11 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
         name: "cleanup.policy",
         broker_keys: &[("log.cleanup.policy", 1)],
         kind: ConfigType::List,
-        doc: "delete, compact, or both: what becomes of old records.",
+        doc: "delete, compact, both, or nothing: what becomes of old records. Without either all are kept.",
         set: |config, text| {
             let mut policy = CleanupPolicy { delete: false, compact: false };
-            for word in text.split(',') {
+            // An empty list is none: everything is kept.
+            for word in text.split(',').filter(|_| !text.trim().is_empty()) {
                 match one_of(word, &["delete", "compact"])? {
                     "delete" => policy.delete = true,
                     _ => policy.compact = true,
@@ -646,7 +649,8 @@ pub static TOPIC_KEYS: &[TopicKey] = &[
         show: |config| match config.cleanup_policy {
             CleanupPolicy { delete: true, compact: true } => "compact,delete".to_owned(),
             CleanupPolicy { compact: true, .. } => "compact".to_owned(),
-            _ => "delete".to_owned(),
+            CleanupPolicy { delete: true, .. } => "delete".to_owned(),
+            _ => String::new(),
         },
     },
     TopicKey {

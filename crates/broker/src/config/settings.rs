@@ -144,9 +144,9 @@ impl Settings {
         for (key, (value, origin)) in &self.values {
             if let Some(known) = BrokerKey::named(key) {
                 (known.set)(&mut config, value).map_err(|problem| refused(key, origin, problem))?;
-                config.set_keys.insert(key.clone());
+                config.set_keys.insert(key.clone(), value.trim().to_owned());
             } else if TOPIC_KEYS.iter().any(|topic| topic.broker_keys.iter().any(|&(name, _)| name == key)) {
-                config.set_keys.insert(key.clone());
+                config.set_keys.insert(key.clone(), value.trim().to_owned());
             } else if is_kafkas(key) {
                 ignored.push(IgnoredKey { key: key.clone(), origin: origin.clone() });
             } else {
@@ -218,7 +218,8 @@ fn refused(key: &str, origin: &Origin, problem: String) -> ConfigError {
     ConfigError::Value { key: key.to_owned(), origin: origin.clone(), problem }
 }
 
-fn is_kafkas(key: &str) -> bool {
+/// Whether it is a key that Kafka has, or had, and this broker does not act on.
+pub(crate) fn is_kafkas(key: &str) -> bool {
     UNUSED_BROKER_KEYS.contains(&key)
         || FORMER_BROKER_KEYS.contains(&key)
         || OPEN_PREFIXES.iter().any(|prefix| key.starts_with(prefix) && key.len() > prefix.len())

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::kafka_defaults::KAFKA_TOPIC_KEYS;
 use super::keys::{ConfigType, TOPIC_KEYS, TopicKey};
 
 /// `cleanup.policy`: what becomes of old records.
@@ -110,7 +111,7 @@ impl Default for TopicConfig {
 #[non_exhaustive]
 pub enum InvalidTopicConfig {
     /// Kafka has no such topic config.
-    #[error("unknown topic config {name:?}{}", super::settings::did_you_mean(nearest.as_deref()))]
+    #[error("Unknown topic config name: {name}{}", super::settings::did_you_mean(nearest.as_deref()))]
     Unknown {
         /// The name as given.
         name: String,
@@ -118,13 +119,28 @@ pub enum InvalidTopicConfig {
         nearest: Option<String>,
     },
     /// The value is not one the config takes.
-    #[error("invalid value for topic config {name}: {problem}")]
+    #[error("Invalid value {value} for configuration {name}: {problem}")]
     Value {
         /// The config's name.
         name: String,
+        /// The value as given.
+        value: String,
         /// What is wrong.
         problem: String,
     },
+    /// Two values contradict each other.
+    #[error("conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})")]
+    Conflict {
+        /// The one, in milliseconds.
+        least: i64,
+        /// The other.
+        most: i64,
+    },
+    /// There are no tiers here.
+    #[error(
+        "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+    )]
+    NoTiers,
 }
 
 impl TopicConfig {
@@ -140,16 +156,41 @@ impl TopicConfig {
                 let nearest = super::settings::nearest(name, names).map(str::to_owned);
                 return Err(InvalidTopicConfig::Unknown { name: name.clone(), nearest });
             };
-            (key.set)(&mut config, value)
-                .map_err(|problem| InvalidTopicConfig::Value { name: name.clone(), problem })?;
+            (key.set)(&mut config, value).map_err(|problem| InvalidTopicConfig::Value {
+                name: name.clone(),
+                value: value.clone(),
+                problem,
+            })?;
         }
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms {
-            return Err(InvalidTopicConfig::Value {
-                name: "min.compaction.lag.ms".to_owned(),
-                problem: "it exceeds max.compaction.lag.ms".to_owned(),
-            });
+            let (least, most) = (config.min_compaction_lag_ms, config.max_compaction_lag_ms);
+            return Err(InvalidTopicConfig::Conflict { least, most });
         }
         Ok(config)
+    }
+
+    /// Whether a config can be set now: to a value it takes, and not one of a Kafka of the past, which is only read.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check_new(name: &str, value: &str) -> Result<(), InvalidTopicConfig> {
+        let problem = match KAFKA_TOPIC_KEYS.iter().find(|(key, ..)| *key == name) {
+            Some(("remote.storage.enable", ..)) if !value.trim().eq_ignore_ascii_case("false") => {
+                return Err(InvalidTopicConfig::NoTiers);
+            }
+            Some((_, ConfigType::Boolean, ..)) => super::parse::boolean(value).err(),
+            Some((_, ConfigType::Int | ConfigType::Long, ..)) => {
+                super::parse::number::<i64>(value, i64::MIN, i64::MAX).err()
+            }
+            Some(_) => None,
+            None if TopicKey::named(name).is_some() => None,
+            None => {
+                let nearest = super::settings::nearest(name, TOPIC_KEYS.iter().map(|key| key.name)).map(str::to_owned);
+                return Err(InvalidTopicConfig::Unknown { name: name.to_owned(), nearest });
+            }
+        };
+        let refused = |problem| InvalidTopicConfig::Value { name: name.to_owned(), value: value.to_owned(), problem };
+        problem.map_or(Ok(()), |problem| Err(refused(problem)))
     }
 }
 
@@ -188,10 +229,28 @@ mod tests {
         let error = resolve(&[("retention.mss", "1")]).unwrap_err().to_string();
         assert!(error.contains("did you mean retention.ms?"), "{error}");
         let error = resolve(&[("min.insync.replicas", "0")]).unwrap_err().to_string();
-        assert!(error.contains("min.insync.replicas: 0 is outside 1.."), "{error}");
+        assert!(
+            error.starts_with("Invalid value 0 for configuration min.insync.replicas: 0 is outside 1.."),
+            "{error}"
+        );
         assert!(resolve(&[("cleanup.policy", "shred")]).is_err());
-        assert!(resolve(&[("cleanup.policy", "")]).is_err());
+        assert!(resolve(&[("cleanup.policy", "delete,")]).is_err());
         assert!(resolve(&[("min.compaction.lag.ms", "5"), ("max.compaction.lag.ms", "4")]).is_err());
+    }
+
+    #[test]
+    fn what_a_kafka_of_the_past_has_left_is_read_and_not_set_again() {
+        let left = [("message.format.version", "2.0"), ("message.downconversion.enable", "true")];
+        assert!(resolve(&left).is_ok());
+        for (name, value) in left.into_iter().chain([("no.such", "1"), ("remote.storage.enable", "true")]) {
+            assert!(TopicConfig::check_new(name, value).is_err(), "{name}");
+        }
+        assert!(TopicConfig::check_new("compression.gzip.level", "much").is_err());
+        for (name, value) in
+            [("compression.gzip.level", "5"), ("remote.storage.enable", "false"), ("retention.ms", "1")]
+        {
+            assert_eq!(TopicConfig::check_new(name, value), Ok(()), "{name}");
+        }
     }
 
     #[test]
@@ -208,7 +267,7 @@ mod tests {
             ("message.timestamp.type", "LogAppendTime"),
             ("min.cleanable.dirty.ratio", "0.25"),
             ("compression.type", "zstd"),
-            ("cleanup.policy", "compact"),
+            ("cleanup.policy", ""),
             ("preallocate", "true"),
             ("flush.messages", "1"),
         ])

@@ -5,6 +5,7 @@
 //! bytes by the message's schema first, allocate nothing, and refuse a message whose counts do not fit the bytes that
 //! are there, or that would grow out of proportion when decoded.
 
+mod admin;
 mod fetch_response;
 mod groups;
 mod schema;

@@ -3,6 +3,7 @@
 
 use kafka_protocol::messages::ApiKey;
 
+use super::admin::*;
 use super::groups::*;
 use super::schema::{Field, Kind, Message};
 
@@ -52,6 +53,9 @@ pub(super) fn request(api: ApiKey) -> Option<&'static Message> {
         ApiKey::InitProducerId => &Message { fields: INIT_PRODUCER_ID, flexible_since: 2 },
         ApiKey::OffsetForLeaderEpoch => &Message { fields: OFFSET_FOR_LEADER_EPOCH, flexible_since: 4 },
         ApiKey::DescribeConfigs => &Message { fields: DESCRIBE_CONFIGS, flexible_since: 4 },
+        ApiKey::AlterConfigs => &Message { fields: ALTER_CONFIGS, flexible_since: 2 },
+        ApiKey::IncrementalAlterConfigs => &Message { fields: INCREMENTAL_ALTER_CONFIGS, flexible_since: 1 },
+        ApiKey::ListConfigResources => &Message { fields: LIST_CONFIG_RESOURCES, flexible_since: 0 },
         ApiKey::CreatePartitions => &Message { fields: CREATE_PARTITIONS, flexible_since: 2 },
         ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS, flexible_since: 2 },
         ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS, flexible_since: 0 },
@@ -85,6 +89,9 @@ pub(super) fn response(api: ApiKey) -> Option<&'static Message> {
         ApiKey::InitProducerId => &Message { fields: INIT_PRODUCER_ID_RESPONSE, flexible_since: 2 },
         ApiKey::OffsetForLeaderEpoch => &Message { fields: OFFSET_FOR_LEADER_EPOCH_RESPONSE, flexible_since: 4 },
         ApiKey::DescribeConfigs => &Message { fields: DESCRIBE_CONFIGS_RESPONSE, flexible_since: 4 },
+        ApiKey::AlterConfigs => &Message { fields: ALTER_CONFIGS_RESPONSE, flexible_since: 2 },
+        ApiKey::IncrementalAlterConfigs => &Message { fields: ALTER_CONFIGS_RESPONSE, flexible_since: 1 },
+        ApiKey::ListConfigResources => &Message { fields: LIST_CONFIG_RESOURCES_RESPONSE, flexible_since: 0 },
         ApiKey::CreatePartitions => &Message { fields: CREATE_PARTITIONS_RESPONSE, flexible_since: 2 },
         ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS_RESPONSE, flexible_since: 2 },
         ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS_RESPONSE, flexible_since: 0 },

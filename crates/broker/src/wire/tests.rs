@@ -7,6 +7,8 @@ use uuid::Uuid;
 
 use super::*;
 
+mod admin;
+
 /// A message, as bytes and as what re-reads them.
 pub(crate) struct Sample {
     pub(crate) api: ApiKey,
@@ -105,6 +107,12 @@ pub(crate) fn samples() -> Vec<Sample> {
     add!(OffsetForLeaderEpoch, false, OffsetForLeaderEpochResponse, offset_for_leader_epoch_answer);
     add!(DescribeConfigs, true, DescribeConfigsRequest, describe_configs);
     add!(DescribeConfigs, false, DescribeConfigsResponse, describe_configs_answer);
+    add!(AlterConfigs, true, AlterConfigsRequest, admin::alter_configs);
+    add!(AlterConfigs, false, AlterConfigsResponse, admin::alter_configs_answer);
+    add!(IncrementalAlterConfigs, true, IncrementalAlterConfigsRequest, admin::incremental_alter_configs);
+    add!(IncrementalAlterConfigs, false, IncrementalAlterConfigsResponse, admin::incremental_alter_configs_answer);
+    add!(ListConfigResources, true, ListConfigResourcesRequest, admin::list_config_resources);
+    add!(ListConfigResources, false, ListConfigResourcesResponse, admin::list_config_resources_answer);
     add!(CreatePartitions, true, CreatePartitionsRequest, create_partitions);
     add!(CreatePartitions, false, CreatePartitionsResponse, create_partitions_answer);
     add!(ElectLeaders, true, ElectLeadersRequest, elect_leaders);

@@ -328,7 +328,7 @@ async fn a_state_of_another_topic_of_the_same_name_is_not_taken_for_ones_own() {
     let old = handle.create_topic(&new_topic("t", &[&[1, 2], &[1, 2]]), Intent::Apply).await.unwrap().id;
     handle.wait_for_leaders("t", 2, 10_000).await.unwrap();
     let store: Arc<dyn Coordination> = members[2].session.clone();
-    let mut view = View::new(store, MetadataImage::default());
+    let mut view = View::new(BrokerId(1), store, MetadataImage::default());
     let (events, _kept) = mpsc::unbounded_channel();
     view.load(events).await.unwrap();
     assert!(view.image.topic_by_id(old).is_some());
