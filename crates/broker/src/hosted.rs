@@ -327,6 +327,15 @@ impl Hosted {
         self.owner.look(|core| core.partition.as_ref().map(|partition| partition.status()))
     }
 
+    /// Bytes of its log, and by how many records that ends below what it knows to be committed; `None` once it is closed.
+    pub(crate) fn extent(&self) -> Option<(u64, i64)> {
+        self.owner.look(|core| {
+            let partition = core.partition.as_ref()?;
+            let lag = partition.status().high_watermark - partition.log().end();
+            Some((partition.log().size_bytes(), lag.max(0)))
+        })
+    }
+
     /// What the root's checkpoints say about it; `None` once it is closed.
     pub(crate) fn marks(&self) -> Option<Marks> {
         self.owner.look(|core| {

@@ -348,7 +348,7 @@ impl Partitions {
     }
 
     /// How a topic is to be kept here.
-    fn config_of(&self, topic: &TopicImage) -> TopicConfig {
+    pub(crate) fn config_of(&self, topic: &TopicImage) -> TopicConfig {
         let defaults = self.defaults.read().unwrap_or_else(PoisonError::into_inner);
         topic_options::of_topic(&defaults, &topic.name, &topic.config)
     }

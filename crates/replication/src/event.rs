@@ -375,12 +375,34 @@ pub struct FollowerStatus {
     pub id: BrokerId,
     /// Its log end, once it has fetched in this leadership.
     pub log_end: Option<Offset>,
+    /// Its log start, likewise.
+    pub log_start: Option<Offset>,
     /// Records it is behind, if known.
     pub lag: Option<i64>,
     /// When it last had everything.
     pub last_caught_up: Option<TimestampMs>,
     /// Whether it is in the committed ISR.
     pub in_sync: bool,
+}
+
+/// Why no records are deleted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeleteRefused {
+    /// Only a leader does it: the others follow.
+    #[error("this replica does not lead")]
+    NotLeader,
+    /// What is not committed cannot be deleted.
+    #[error("offset {before} is above the high watermark {high_watermark}")]
+    OutOfRange {
+        /// Where the log was to begin.
+        before: Offset,
+        /// Where it can begin at the latest.
+        high_watermark: Offset,
+    },
+    /// The log could not move its start.
+    #[error("the log cannot move its start: {0}")]
+    Storage(String),
 }
 
 /// A replica at a glance.

@@ -33,6 +33,8 @@ pub(crate) struct Progress {
     pub(crate) last_fetch: Option<TimestampMs>,
     pub(crate) last_caught_up: Option<TimestampMs>,
     pub(crate) broker_epoch: Option<BrokerEpoch>,
+    /// Where its log begins, by its last fetch. Decides nothing here.
+    pub(crate) log_start: Option<Offset>,
 }
 
 /// What a fetch of a follower shows of it.
@@ -42,6 +44,8 @@ pub(crate) struct Shown {
     /// Where it goes on: it has everything below.
     pub(crate) end: Offset,
     pub(crate) vouched: bool,
+    /// Where its log begins.
+    pub(crate) log_start: Offset,
 }
 
 /// A proposal on its way.
@@ -102,7 +106,7 @@ impl Leader {
 
     /// A follower fetched. (Kafka's `Replica.updateFetchStateOrThrow`.)
     pub(crate) fn fetched(&mut self, now: TimestampMs, id: BrokerId, shown: Shown, leader_end: Offset) {
-        let Shown { broker_epoch, end, vouched } = shown;
+        let Shown { broker_epoch, end, vouched, log_start } = shown;
         let Some(progress) = self.followers.get_mut(&id) else { return };
         if broker_epoch > progress.broker_epoch {
             // Another life: it may have lost what it acknowledged. Nothing of the old one counts.
@@ -121,6 +125,7 @@ impl Leader {
         progress.last_caught_up = progress.last_caught_up.max(caught_up);
         progress.log_end = Some(end);
         progress.vouched = vouched;
+        progress.log_start = Some(log_start);
         progress.leader_end_at_last_fetch = progress.leader_end_at_last_fetch.max(leader_end);
         progress.last_fetch = Some(now);
     }
@@ -214,6 +219,7 @@ impl Leader {
         let status = |(id, progress): (&BrokerId, &Progress)| FollowerStatus {
             id: *id,
             log_end: progress.log_end,
+            log_start: progress.log_start,
             lag: progress.log_end.map(|end| leader_end - end),
             last_caught_up: progress.last_caught_up,
             in_sync: isr.contains(id),

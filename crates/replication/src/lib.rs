@@ -64,9 +64,9 @@ pub use controller::{
     PublishedEnd, Reassignment, elect_on_request, return_doubtful,
 };
 pub use event::{
-    Acknowledged, Cut, CutReason, FenceReason, FetchError, FetchFailure, FetchGrant, FetchPlan, FetchReply,
-    FetchRequest, FetchedRecords, Fetcher, FollowerStatus, ListedOffset, OffsetNotAvailable, Output, ProduceRefused,
-    ProduceResult, Produced, Role, Status, Which,
+    Acknowledged, Cut, CutReason, DeleteRefused, FenceReason, FetchError, FetchFailure, FetchGrant, FetchPlan,
+    FetchReply, FetchRequest, FetchedRecords, Fetcher, FollowerStatus, ListedOffset, OffsetNotAvailable, Output,
+    ProduceRefused, ProduceResult, Produced, Role, Status, Which,
 };
 pub use heal::HealPlan;
 pub use highwater_storage::EpochEnd;

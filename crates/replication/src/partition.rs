@@ -10,8 +10,8 @@ use highwater_storage::{
 };
 
 use crate::event::{
-    Acknowledged, Cut, CutReason, FenceReason, FetchError, FetchGrant, FetchPlan, FetchReply, FetchRequest, Fetcher,
-    ListedOffset, Output, ProduceRefused, ProduceResult, Produced, Status, Which,
+    Acknowledged, Cut, CutReason, DeleteRefused, FenceReason, FetchError, FetchGrant, FetchPlan, FetchReply,
+    FetchRequest, Fetcher, ListedOffset, Output, ProduceRefused, ProduceResult, Produced, Role, Status, Which,
 };
 use crate::heal::{self, HealPlan};
 use crate::lineage::LogView;
@@ -312,6 +312,25 @@ impl Partition {
             self.replica.handle(now, &self.log, input);
         }
         self.settle(now);
+    }
+
+    /// Has the log of this leader begin at an offset, or at the high watermark; an earlier one changes nothing. Its followers do
+    /// the same when they hear of it. What was not synced below is synced. Returns where the log begins.
+    ///
+    /// # Errors
+    /// Nothing was deleted; see [`DeleteRefused`]. If that closed the log, this replica closes itself.
+    pub fn delete_records(&mut self, now: TimestampMs, before: Option<Offset>) -> Result<Offset, DeleteRefused> {
+        let Status { role, high_watermark, .. } = self.status();
+        if role != Role::Leader {
+            return Err(DeleteRefused::NotLeader);
+        }
+        let before = before.unwrap_or(high_watermark);
+        if before > high_watermark {
+            return Err(DeleteRefused::OutOfRange { before, high_watermark });
+        }
+        let moved = self.log.advance_start(before).map_err(|error| DeleteRefused::Storage(error.to_string()));
+        self.settle(now);
+        moved
     }
 
     /// What of the damage of its log could be healed now, and who may help; `None` if nothing.

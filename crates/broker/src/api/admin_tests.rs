@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use highwater_replication::BrokerId;
-use highwater_storage::TopicId;
+use highwater_replication::{Acks, BrokerId, Partition, Role, WaitToken};
+use highwater_storage::{
+    BatchBuilder, CheckedBatch, Codec, ProduceRules, Record, TimestampMs, TopicId, TopicPartition,
+};
 use kafka_protocol::protocol::StrBytes;
 
+use super::RequestContext;
 use crate::broker::Broker;
 use crate::cluster::{ClusterConfig, ClusterHandle, EmbeddedStore, Endpoint, Intent, LastStop, NewTopic};
 use crate::config::BrokerConfig;
@@ -52,6 +55,39 @@ pub(crate) fn config(dir: &tempfile::TempDir) -> BrokerConfig {
 pub(crate) async fn broker() -> (Broker, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     (Broker::start_embedded(config(&dir)).await.unwrap(), dir)
+}
+
+/// What a handler of this broker is told of a request.
+pub(crate) fn context(broker: &Broker, version: i16) -> RequestContext {
+    RequestContext {
+        broker: broker.shared().clone(),
+        version,
+        client_id: StrBytes::default(),
+        peer: ([127, 0, 0, 1], 1).into(),
+    }
+}
+
+/// Waits until the broker leads the first partition of a topic.
+pub(crate) async fn ready(broker: &Broker, topic: &str) {
+    let of = TopicPartition::new(topic, 0);
+    while !broker.status(&of).is_some_and(|status| status.role == Role::Leader) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+/// Puts so many records into the first partition of a topic.
+pub(crate) async fn fill(broker: &Broker, topic: &str, records: usize) {
+    ready(broker, topic).await;
+    let hosted = broker.shared().partitions.get(&TopicPartition::new(topic, 0)).unwrap();
+    let append = move |partition: &mut Partition, now: TimestampMs| {
+        let mut builder = BatchBuilder::new(Codec::None);
+        for _ in 0..records {
+            builder.push(Record::new(now, b"a record"));
+        }
+        let checked = CheckedBatch::check(builder.build(), &ProduceRules::default(), now).unwrap();
+        partition.produce(now, &checked, Acks::Leader, now.after(10_000), WaitToken(u64::MAX)).unwrap();
+    };
+    hosted.ask(append).await.unwrap();
 }
 
 pub(crate) fn name(text: &str) -> StrBytes {

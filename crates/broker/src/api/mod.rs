@@ -18,9 +18,12 @@ mod config_resources;
 mod config_values;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
+mod delete_records;
 pub(crate) mod delete_topics;
 mod describe_cluster;
 mod describe_configs;
+mod describe_log_dirs;
+mod describe_topic_partitions;
 mod elect_leaders;
 pub mod error_code;
 mod fetch;
@@ -93,10 +96,12 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::ApiVersions, 0, 4),
     serve(ApiKey::CreateTopics, 2, 7),
     serve(ApiKey::DeleteTopics, 1, 6),
+    serve(ApiKey::DeleteRecords, 0, 2),
     serve(ApiKey::InitProducerId, 0, 5),
     serve(ApiKey::OffsetForLeaderEpoch, 2, 4),
     serve(ApiKey::DescribeConfigs, 1, 4),
     serve(ApiKey::AlterConfigs, 0, 2),
+    serve(ApiKey::DescribeLogDirs, 1, 4),
     serve(ApiKey::CreatePartitions, 0, 3),
     serve(ApiKey::DeleteGroups, 0, 2),
     serve(ApiKey::ElectLeaders, 0, 2),
@@ -106,6 +111,7 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::OffsetDelete, 0, 0),
     serve(ApiKey::DescribeCluster, 0, 2),
     serve(ApiKey::ListConfigResources, 0, 1),
+    serve(ApiKey::DescribeTopicPartitions, 0, 0),
 ];
 
 /// Tags a Metadata request that asks for histories as well, and in the answer each partition's: lines of JSON, of the replica
@@ -199,6 +205,9 @@ async fn answer(
         ApiKey::DescribeConfigs => reply.write(&describe_configs::handle(&context, decoded!()).await),
         ApiKey::AlterConfigs => reply.write(&alter_configs::replace(&context, decoded!()).await),
         ApiKey::IncrementalAlterConfigs => reply.write(&alter_configs::incremental(&context, decoded!()).await),
+        ApiKey::DeleteRecords => reply.write(&delete_records::handle(&context, decoded!()).await),
+        ApiKey::DescribeLogDirs => reply.write(&describe_log_dirs::handle(&context, decoded!()).await),
+        ApiKey::DescribeTopicPartitions => reply.write(&describe_topic_partitions::handle(&context, &decoded!())),
         ApiKey::ListConfigResources => reply.write(&config_resources::handle(&context, decoded!()).await),
         ApiKey::FindCoordinator => reply.write(&find_coordinator::handle(&context, decoded!()).await),
         ApiKey::JoinGroup => reply.write(&groups::join_group::handle(&context, decoded!()).await),

@@ -138,6 +138,16 @@ impl Walk<'_> {
                 Some(bytes) => self.skip(bytes),
                 None => Ok(()),
             },
+            // A byte says whether there is one.
+            Kind::Struct(fields) if nullable => {
+                let at = self.position;
+                self.skip(1)?;
+                match self.body[at] {
+                    1 => self.structure(fields),
+                    0xff => Ok(()),
+                    _ => Err(self.malformed("neither null nor a value")),
+                }
+            }
             Kind::Struct(fields) => self.structure(fields),
             Kind::Fixeds(bytes) => {
                 let count = self.count(nullable, bytes, bytes)?;
@@ -248,6 +258,7 @@ impl Walk<'_> {
     fn least_bytes(&self, fields: &'static [Field]) -> usize {
         let of = |field: &Field| match field.kind {
             Kind::Fixed(bytes) => bytes,
+            Kind::Struct(_) if self.version >= field.nullable_since => 1,
             Kind::Struct(fields) => self.least_bytes(fields),
             _ if self.flexible => 1,
             Kind::String => 2,

@@ -25,7 +25,7 @@ pub(super) const fn structs(fields: &'static [Field]) -> Field {
     Field::of(Kind::Structs(fields))
 }
 
-const fn structure(fields: &'static [Field]) -> Field {
+pub(super) const fn structure(fields: &'static [Field]) -> Field {
     Field::of(Kind::Struct(fields))
 }
 
@@ -56,6 +56,9 @@ pub(super) fn request(api: ApiKey) -> Option<&'static Message> {
         ApiKey::AlterConfigs => &Message { fields: ALTER_CONFIGS, flexible_since: 2 },
         ApiKey::IncrementalAlterConfigs => &Message { fields: INCREMENTAL_ALTER_CONFIGS, flexible_since: 1 },
         ApiKey::ListConfigResources => &Message { fields: LIST_CONFIG_RESOURCES, flexible_since: 0 },
+        ApiKey::DeleteRecords => &Message { fields: DELETE_RECORDS, flexible_since: 2 },
+        ApiKey::DescribeLogDirs => &Message { fields: DESCRIBE_LOG_DIRS, flexible_since: 2 },
+        ApiKey::DescribeTopicPartitions => &Message { fields: DESCRIBE_TOPIC_PARTITIONS, flexible_since: 0 },
         ApiKey::CreatePartitions => &Message { fields: CREATE_PARTITIONS, flexible_since: 2 },
         ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS, flexible_since: 2 },
         ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS, flexible_since: 0 },
@@ -92,6 +95,9 @@ pub(super) fn response(api: ApiKey) -> Option<&'static Message> {
         ApiKey::AlterConfigs => &Message { fields: ALTER_CONFIGS_RESPONSE, flexible_since: 2 },
         ApiKey::IncrementalAlterConfigs => &Message { fields: ALTER_CONFIGS_RESPONSE, flexible_since: 1 },
         ApiKey::ListConfigResources => &Message { fields: LIST_CONFIG_RESOURCES_RESPONSE, flexible_since: 0 },
+        ApiKey::DeleteRecords => &Message { fields: DELETE_RECORDS_RESPONSE, flexible_since: 2 },
+        ApiKey::DescribeLogDirs => &Message { fields: DESCRIBE_LOG_DIRS_RESPONSE, flexible_since: 2 },
+        ApiKey::DescribeTopicPartitions => &Message { fields: DESCRIBE_TOPIC_PARTITIONS_RESPONSE, flexible_since: 0 },
         ApiKey::CreatePartitions => &Message { fields: CREATE_PARTITIONS_RESPONSE, flexible_since: 2 },
         ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS_RESPONSE, flexible_since: 2 },
         ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS_RESPONSE, flexible_since: 0 },

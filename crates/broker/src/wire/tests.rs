@@ -113,6 +113,12 @@ pub(crate) fn samples() -> Vec<Sample> {
     add!(IncrementalAlterConfigs, false, IncrementalAlterConfigsResponse, admin::incremental_alter_configs_answer);
     add!(ListConfigResources, true, ListConfigResourcesRequest, admin::list_config_resources);
     add!(ListConfigResources, false, ListConfigResourcesResponse, admin::list_config_resources_answer);
+    add!(DeleteRecords, true, DeleteRecordsRequest, admin::delete_records);
+    add!(DeleteRecords, false, DeleteRecordsResponse, admin::delete_records_answer);
+    add!(DescribeLogDirs, true, DescribeLogDirsRequest, admin::describe_log_dirs);
+    add!(DescribeLogDirs, false, DescribeLogDirsResponse, admin::describe_log_dirs_answer);
+    add!(DescribeTopicPartitions, true, DescribeTopicPartitionsRequest, admin::describe_topic_partitions);
+    add!(DescribeTopicPartitions, false, DescribeTopicPartitionsResponse, admin::describe_topic_partitions_answer);
     add!(CreatePartitions, true, CreatePartitionsRequest, create_partitions);
     add!(CreatePartitions, false, CreatePartitionsResponse, create_partitions_answer);
     add!(ElectLeaders, true, ElectLeadersRequest, elect_leaders);

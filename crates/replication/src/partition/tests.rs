@@ -10,7 +10,7 @@ use highwater_storage::{
 
 use super::*;
 use crate::Isolation;
-use crate::event::{FetchFailure, FetchedRecords, Role};
+use crate::event::{FetchFailure, FetchedRecords};
 
 const ME: BrokerId = BrokerId(1);
 const OTHER: BrokerId = BrokerId(2);
@@ -277,5 +277,42 @@ fn a_checkpoint_that_was_dropped_holds_up_no_flush() {
         let job = job.unwrap_or_else(|| panic!("no flush of the {value}"));
         partition.flushed(now, job.run());
         assert_eq!(partition.log().flushed(), Offset(round));
+    }
+}
+
+#[test]
+fn records_are_deleted_by_the_leader_up_to_what_is_committed_and_for_good() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    assert_eq!(partition.delete_records(NOW, None), Err(DeleteRefused::NotLeader));
+    led_by(&mut partition, ME, 1, &[ME, OTHER]);
+    for value in ["a", "b", "c"] {
+        produce(&mut partition, value).unwrap();
+    }
+    let fetch = |partition: &mut Partition, from: i64, start: i64| {
+        let by = Fetcher::Follower { id: OTHER, broker_epoch: Some(BrokerEpoch(2)), log_start: Offset(start) };
+        let request = FetchRequest {
+            by,
+            from: Offset(from),
+            current_leader_epoch: Some(LeaderEpoch(1)),
+            last_fetched_epoch: (from > 0).then_some(LeaderEpoch(1)),
+        };
+        partition.fetch(NOW, &request).unwrap().log_start
+    };
+    fetch(&mut partition, 2, 0);
+    let told = |partition: &Partition| partition.status().followers[0].log_start;
+    assert_eq!(told(&partition), Some(Offset(0)));
+    let beyond = DeleteRefused::OutOfRange { before: Offset(3), high_watermark: Offset(2) };
+    assert_eq!(partition.delete_records(NOW, Some(Offset(3))), Err(beyond));
+    assert_eq!(partition.delete_records(NOW, Some(Offset(1))), Ok(Offset(1)));
+    assert_eq!(partition.delete_records(NOW, Some(Offset(0))), Ok(Offset(1)), "what is gone stays so");
+    assert_eq!(fetch(&mut partition, 2, 1), Offset(1), "the follower hears of it, and says that it did the same");
+    assert_eq!(told(&partition), Some(Offset(1)));
+    // The directory itself was made here without a sync.
+    fs.sync_everything();
+    assert_eq!(partition.delete_records(NOW, None), Ok(Offset(2)));
+    // Whatever a power cut leaves.
+    for disk in fs.images(20, 7) {
+        assert_eq!(self::partition(&disk).log().start(), Offset(2));
     }
 }

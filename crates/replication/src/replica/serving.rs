@@ -22,7 +22,7 @@ impl Replica {
             (fetch.by, grant.diverging, fetch.current_leader_epoch)
         {
             let vouched = vouches(log, fetch.last_fetched_epoch, log_start);
-            self.progressed(now, log, id, Shown { broker_epoch, end: fetch.from, vouched });
+            self.progressed(now, log, id, Shown { broker_epoch, end: fetch.from, vouched, log_start });
         }
         Ok(grant)
     }

@@ -2,7 +2,7 @@ use kafka_protocol::messages::{alter_configs_request, incremental_alter_configs_
 
 use super::*;
 use crate::api::ApiKey;
-use crate::api::admin_tests::{broker, make, name};
+use crate::api::admin_tests::{broker, context, make, name};
 use crate::api::tests::encodes;
 use crate::broker::Broker;
 
@@ -12,15 +12,6 @@ const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
 type Op<'a> = (&'a str, i8, Option<&'a str>);
-
-fn context(broker: &Broker, version: i16) -> RequestContext {
-    RequestContext {
-        broker: broker.shared().clone(),
-        version,
-        client_id: StrBytes::default(),
-        peer: ([127, 0, 0, 1], 1).into(),
-    }
-}
 
 async fn change(broker: &Broker, version: i16, kind: i8, of: &str, ops: &[Op<'_>], validate: bool) -> (i16, String) {
     use incremental_alter_configs_request::*;

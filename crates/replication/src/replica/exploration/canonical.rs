@@ -260,8 +260,15 @@ impl<'a> Words<'a> {
     }
 
     fn progress(&mut self, progress: &Progress) {
-        let Progress { log_end, vouched, leader_end_at_last_fetch, last_fetch, last_caught_up, broker_epoch } =
-            progress;
+        let Progress {
+            log_end,
+            vouched,
+            leader_end_at_last_fetch,
+            last_fetch,
+            last_caught_up,
+            broker_epoch,
+            log_start: _,
+        } = progress;
         self.option(*log_end, Self::offset);
         self.flags(&[*vouched]);
         let stays_caught_up = !self.may_lag && last_caught_up.is_some_and(|then| then.0 >= self.now - LAG_MS);
