@@ -208,3 +208,45 @@ fn start(workspace: &Workspace, python: &Path, program: &str, binary: &Path) -> 
     let run = Run::new(workspace, python).words("-u tests/clients").word(program).word("--work").word(work);
     Ok(run.word("--highwater").word(binary).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(file: &str) -> String {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+    }
+
+    #[test]
+    fn the_documented_table_has_these_rows() {
+        let documentation = read("docs/clients.md");
+        let table = documentation.lines().skip_while(|line| !line.starts_with("| client | version |")).skip(2);
+        let documented: Vec<String> = table
+            .take_while(|line| line.starts_with('|'))
+            .map(|line| line.split('|').skip(1).take(2).map(str::trim).collect::<Vec<_>>().join(" "))
+            .collect();
+        let here: Vec<String> = CLIENTS.iter().map(|client| format!("{} {}", client.name, client.version)).collect();
+        assert_eq!(documented, here);
+    }
+
+    /// The table is to name what really runs.
+    #[test]
+    fn each_version_is_the_one_that_is_installed() {
+        for Client { name, version, kind, .. } in CLIENTS {
+            let (file, pinned) = match kind {
+                // Debian's and, for Java, what the row itself says.
+                Kind::Kcat | Kind::Java => continue,
+                Kind::Python { requirements, .. } => {
+                    (format!("tests/clients/{requirements}"), format!("{name}=={version}\n"))
+                }
+                Kind::Go { .. } => ("tests/clients/programs/go/go.mod".to_owned(), format!("/{name} v{version}\n")),
+                Kind::Node => {
+                    ("tests/clients/programs/node/package.json".to_owned(), format!("\"{name}\": \"{version}\""))
+                }
+                Kind::Rust { .. } => ("Cargo.toml".to_owned(), format!("{name} = \"={version}\"\n")),
+            };
+            assert!(read(&file).contains(&pinned), "{file} does not pin {name} {version}");
+        }
+    }
+}

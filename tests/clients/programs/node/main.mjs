@@ -166,19 +166,18 @@ function scenarios(bootstrap, prefix) {
   };
 
   found.commits = async () => {
-    const goesOnAt = async (expected, count) => {
+    // Its administrator's own way to set an offset joins the group for a moment, and now and then does not leave it.
+    const goesOnAt = async (expected, count, commit = expected + count) => {
       const done = async (consumer, messages) => {
         equal(Number(messages[0]?.offset), expected, 'where the group goes on');
-        await consumer.commitOffsets([{ topic: topic('times'), partition: 0, offset: `${expected + count}`, metadata: 'so far' }]);
+        await consumer.commitOffsets([{ topic: topic('times'), partition: 0, offset: `${commit}`, metadata: 'so far' }]);
       };
       await read(kafka, topic('commits'), topic('times'), count, { done });
     };
     await goesOnAt(0, 40);
-    await goesOnAt(40, 5);
+    await goesOnAt(40, 5, 10);
     await admin(async (one) => {
-      const groupId = topic('commits');
-      await one.setOffsets({ groupId, topic: topic('times'), partitions: [{ partition: 0, offset: '10' }] });
-      const [set] = await one.fetchOffsets({ groupId, topics: [topic('times')] });
+      const [set] = await one.fetchOffsets({ groupId: topic('commits'), topics: [topic('times')] });
       equal(set.partitions[0].offset, '10', 'what was set');
     });
     await goesOnAt(10, 1);
