@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs one suite against a broker that is already up. `cargo xtask soak suites` does so for all, with a broker.
 #
-#   run.sh SUITE BOOTSTRAP        SUITE: kcat java-tools franz-go sarama
+#   run.sh SUITE BOOTSTRAP        SUITE: kcat java-tools franz-go sarama kafka-python
 #
 # One line per test on stdout (PASS|FAIL|SKIP name -- reason), then "N passed, M failed, K skipped".
 # Exit status: 0 nothing failed, 1 something failed, 2 the suite could not be run.
@@ -13,7 +13,7 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/lib.sh"
 [ $# -eq 2 ] || { sed -n '2,/^HERE=/{/^#/p}' "$0" >&2; exit 2; }
 SUITE=$1 BOOTSTRAP=$2
-[[ $SUITE =~ ^(kcat|java-tools|franz-go|sarama)$ ]] || die "no suite '$SUITE'"
+[[ $SUITE =~ ^(kcat|java-tools|franz-go|sarama|kafka-python)$ ]] || die "no suite '$SUITE'"
 [[ $BOOTSTRAP =~ ^[^:,]+:[0-9]+$ ]] || die "BOOTSTRAP is one host:port, not '$BOOTSTRAP'"
 CACHE=$(realpath -m "${SUITES_CACHE:?a directory for sources, builds and logs}")
 WORK=$CACHE/work/$SUITE

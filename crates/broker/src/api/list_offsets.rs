@@ -19,6 +19,10 @@ const MAX_TIMESTAMP: i64 = -3;
 const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 
+/// What can be asked for beside a time, and since which version.
+const SINCE: [(i64, i16); 5] =
+    [(LATEST, 1), (EARLIEST, 1), (MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)];
+
 /// Before this version code 78 did not exist; clients then got 5, which they retry as well.
 const OFFSET_NOT_AVAILABLE_SINCE: i16 = 5;
 
@@ -53,18 +57,26 @@ pub(crate) async fn handle(
         }
         let mut answers = Vec::with_capacity(topic.partitions.len());
         for asked in &topic.partitions {
-            let found = match twice.contains(&asked.partition_index) {
-                true => Err(ErrorCode::InvalidRequest),
-                false => match context.broker.find(TopicName::Name(&topic.name), asked.partition_index) {
+            let found = if twice.contains(&asked.partition_index) {
+                Err(ErrorCode::InvalidRequest)
+            } else if !is_known(asked.timestamp, context.version) {
+                Err(ErrorCode::UnsupportedVersion)
+            } else {
+                match context.broker.find(TopicName::Name(&topic.name), asked.partition_index) {
                     Ok(hosted) => find(context, &hosted, by, asked).await,
                     Err(code) => Err(code),
-                },
+                }
             };
             answers.push(answer(context.version, asked.partition_index, found));
         }
         response.topics.push(ListOffsetsTopicResponse::default().with_name(topic.name).with_partitions(answers));
     }
     Ok(response)
+}
+
+/// Whether this is a time, or stands for something that can be asked for in this version.
+fn is_known(timestamp: i64, version: i16) -> bool {
+    timestamp >= 0 || SINCE.iter().any(|&(name, since)| name == timestamp && version >= since)
 }
 
 async fn find(
@@ -79,13 +91,15 @@ async fn find(
         EARLIEST | EARLIEST_LOCAL => Which::Earliest,
         MAX_TIMESTAMP => Which::MaxTimestamp,
         LATEST_TIERED => return Ok(NOTHING),
-        time @ 0.. => Which::Timestamp(TimestampMs(time)),
-        _ => return Err(ErrorCode::InvalidRequest),
+        time => Which::Timestamp(TimestampMs(time)),
     };
     let epoch = (asked.current_leader_epoch >= 0).then_some(LeaderEpoch(asked.current_leader_epoch));
     let listed = hosted.ask(move |partition, _| partition.list_offset(by, epoch, which)).await;
     let listed = listed.ok_or(ErrorCode::NotLeaderOrFollower)?.map_err(|error| ErrorCode::from(&error))?;
     match listed {
+        ListedOffset::At { offset, .. } if which == Which::Earliest => {
+            Ok((offset, TimestampMs::NONE, hosted.reader().epoch_of(offset)))
+        }
         ListedOffset::At { offset, leader_epoch } => Ok((offset, TimestampMs::NONE, leader_epoch)),
         ListedOffset::Search { upper, missing } => {
             let reader = hosted.reader().clone();

@@ -25,6 +25,9 @@ use uuid::Uuid;
 
 use crate::support::{Client, TIMEOUT, TOPIC, batch, crc, create_topic, now, producer_id, start, until};
 
+/// Who asks is no replica.
+const NOBODY: kafka_protocol::messages::BrokerId = kafka_protocol::messages::BrokerId(-1);
+
 fn topic_name(name: &str) -> TopicName {
     TopicName(StrBytes::from_string(name.to_owned()))
 }
@@ -279,7 +282,7 @@ async fn a_time_without_a_record_is_no_offset_and_no_error() {
         let part = ListOffsetsPartition::default().with_timestamp(timestamp).with_current_leader_epoch(-1);
         let topic = ListOffsetsTopic::default().with_name(topic_name(TOPIC)).with_partitions(vec![part]);
         let request = ListOffsetsRequest::default()
-            .with_replica_id(kafka_protocol::messages::BrokerId(-1))
+            .with_replica_id(NOBODY)
             .with_isolation_level(isolation)
             .with_topics(vec![topic]);
         let answer =
@@ -354,6 +357,23 @@ async fn offsets_are_listed_by_end_and_by_time() {
         assert_eq!(answer.error_code, 0);
         (answer.offset, answer.timestamp)
     };
+    for (version, timestamp, code) in [
+        (5, -3, 35),
+        (7, -3, 0),
+        (7, -4, 35),
+        (8, -4, 0),
+        (8, -5, 35),
+        (9, -5, 0),
+        (10, -6, 35),
+        (10, i64::MIN, 35),
+        (1, -2, 0),
+    ] {
+        let part = ListOffsetsPartition::default().with_timestamp(timestamp).with_current_leader_epoch(-1);
+        let topic = ListOffsetsTopic::default().with_name(topic_name(TOPIC)).with_partitions(vec![part]);
+        let request = ListOffsetsRequest::default().with_replica_id(NOBODY).with_topics(vec![topic]);
+        let answer = connection.send_version(&request, version).await.expect("an answer");
+        assert_eq!(answer.topics[0].partitions[0].error_code, code, "{timestamp} in {version}");
+    }
     assert_eq!(found(-1).await, (10, -1));
     assert_eq!(found(-2).await, (0, -1));
     assert_eq!(found(-4).await, (0, -1));
@@ -369,6 +389,10 @@ async fn offsets_are_listed_by_end_and_by_time() {
     assert_eq!(codes, [42, 3, 42], "a partition asked for twice");
     let (_, status) = cluster.statuses(TOPIC, 0).remove(0);
     let epoch = status.expect("hosted").leader_epoch.0;
+    // The ends come with the epoch of the record there, so that a client can tell later whether its log was cut.
+    for timestamp in [-1, -2, -4, begin] {
+        assert_eq!(list(&connection, -1, &[(0, timestamp, -1)]).await[0].leader_epoch, epoch, "{timestamp}");
+    }
     for (asked, code) in [(epoch, 0), (epoch - 1, 74), (epoch + 1, 75)] {
         // An epoch of -1 is not checked.
         let code = if asked < 0 { 0 } else { code };
@@ -380,9 +404,7 @@ async fn offsets_are_listed_by_end_and_by_time() {
     let epoch_end = async |current: i32, asked: i32| {
         let part = OffsetForLeaderPartition::default().with_current_leader_epoch(current).with_leader_epoch(asked);
         let topic = OffsetForLeaderTopic::default().with_topic(topic_name(TOPIC)).with_partitions(vec![part]);
-        let request = OffsetForLeaderEpochRequest::default()
-            .with_replica_id(kafka_protocol::messages::BrokerId(-1))
-            .with_topics(vec![topic]);
+        let request = OffsetForLeaderEpochRequest::default().with_replica_id(NOBODY).with_topics(vec![topic]);
         let response = connection.send_version(&request, 4).await.expect("an answer");
         let answer = &response.topics[0].partitions[0];
         (answer.error_code, answer.leader_epoch, answer.end_offset)
