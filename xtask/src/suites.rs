@@ -31,6 +31,9 @@ struct Arguments {
     /// Only the test of this name; may be given several times.
     #[arg(long, value_name = "TEST")]
     only: Vec<String>,
+    /// Only the tests that are in the test run.
+    #[arg(long, conflicts_with_all = ["suites", "only"])]
+    quick: bool,
     /// Run them on a debug build.
     #[arg(long)]
     debug: bool,
@@ -51,11 +54,14 @@ pub(crate) fn soak(
         Err(help_or_mistake) => help_or_mistake.exit(),
     };
     let is_chosen = |suite: &str| arguments.suites.is_empty() || arguments.suites.iter().any(|chosen| chosen == suite);
-    let chosen: Vec<Chosen> = SUITES
-        .iter()
-        .filter(|suite| is_chosen(suite))
-        .map(|suite| Chosen { suite: (*suite).to_owned(), tests: arguments.only.clone() })
-        .collect();
+    let chosen = match arguments.quick {
+        true => quick_choice(workspace)?,
+        false => SUITES
+            .iter()
+            .filter(|suite| is_chosen(suite))
+            .map(|suite| Chosen { suite: (*suite).to_owned(), tests: arguments.only.clone() })
+            .collect(),
+    };
     if let Some(bootstrap) = arguments.bootstrap {
         return run(workspace, &chosen, &bootstrap, tally, deadline);
     }
@@ -69,8 +75,15 @@ pub(crate) fn soak(
     run(workspace, &chosen, &broker.address, tally, deadline)
 }
 
-/// Runs the quick choice, `tests/suites/quick.tsv`, on a broker of this binary.
+/// Runs the quick choice on a broker of this binary.
 pub(crate) fn quick(workspace: &Workspace, binary: &Path, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    let chosen = quick_choice(workspace)?;
+    let broker = Broker::start(workspace, binary)?;
+    run(workspace, &chosen, &broker.address, tally, deadline)
+}
+
+/// What `tests/suites/quick.tsv` lists.
+fn quick_choice(workspace: &Workspace) -> anyhow::Result<Vec<Chosen>> {
     let mut chosen: Vec<Chosen> = Vec::new();
     for [suite, test] in table(workspace, "quick.tsv")? {
         match chosen.iter_mut().find(|chosen| chosen.suite == suite) {
@@ -78,8 +91,7 @@ pub(crate) fn quick(workspace: &Workspace, binary: &Path, tally: &mut Tally, dea
             None => chosen.push(Chosen { suite, tests: vec![test] }),
         }
     }
-    let broker = Broker::start(workspace, binary)?;
-    run(workspace, &chosen, &broker.address, tally, deadline)
+    Ok(chosen)
 }
 
 /// A suite, and which of its tests; none means all.
