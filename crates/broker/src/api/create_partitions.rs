@@ -103,7 +103,7 @@ mod tests {
             (grow_to("t", 2), 37),
             (grow_to("t", 1), 37),
             (grow_to("t", -1), 37),
-            (grow_to("t", i32::MAX), 37),
+            (grow_to("t", i32::MAX), 44),
             (assigned(4, &[&[1, 2]]), 39),
             (assigned(3, &[&[1]]), 39),
             (assigned(3, &[&[1, 1]]), 39),

@@ -16,7 +16,7 @@ use crate::config::BrokerConfig;
 
 /// Kafka's own log of metadata: its brokers skip a directory of this name, so a topic of this name would vanish on the way
 /// back to Kafka.
-const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
+pub(super) const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
 pub(crate) async fn handle(
     context: &RequestContext,
@@ -202,7 +202,7 @@ mod tests {
             (topic(&long, 1, 1), 17),
             (topic("p", 0, 1), 37),
             (topic("p", -2, 1), 37),
-            (topic("p", i32::MAX, 1), 37),
+            (topic("p", i32::MAX, 1), 44),
             (topic("r", 1, 0), 38),
             (topic("r", 1, -2), 38),
             (topic("r", 1, 4), 38),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use kafka_protocol::messages::{ApiKey, FetchResponse};
+use kafka_protocol::messages::{self, ApiKey, FetchResponse};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
 
 use crate::broker::BrokerShared;
@@ -14,8 +14,10 @@ use crate::wire;
 
 mod alter_configs;
 mod api_versions;
+mod client_quotas;
 mod config_resources;
 mod config_values;
+mod controller_role;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 mod delete_records;
@@ -37,6 +39,8 @@ mod operations;
 mod partition_reassignments;
 mod produce;
 mod produce_refused;
+mod scram;
+mod security;
 
 #[cfg(test)]
 pub(crate) mod admin_tests;
@@ -93,23 +97,40 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::SyncGroup, 0, 5),
     serve(ApiKey::DescribeGroups, 0, 6),
     serve(ApiKey::ListGroups, 0, 5),
+    serve(ApiKey::SaslHandshake, 0, 1),
     serve(ApiKey::ApiVersions, 0, 4),
     serve(ApiKey::CreateTopics, 2, 7),
     serve(ApiKey::DeleteTopics, 1, 6),
     serve(ApiKey::DeleteRecords, 0, 2),
     serve(ApiKey::InitProducerId, 0, 5),
     serve(ApiKey::OffsetForLeaderEpoch, 2, 4),
+    serve(ApiKey::DescribeAcls, 1, 3),
+    serve(ApiKey::CreateAcls, 1, 3),
+    serve(ApiKey::DeleteAcls, 1, 3),
     serve(ApiKey::DescribeConfigs, 1, 4),
     serve(ApiKey::AlterConfigs, 0, 2),
+    serve(ApiKey::AlterReplicaLogDirs, 1, 2),
     serve(ApiKey::DescribeLogDirs, 1, 4),
+    serve(ApiKey::SaslAuthenticate, 0, 2),
     serve(ApiKey::CreatePartitions, 0, 3),
+    serve(ApiKey::CreateDelegationToken, 1, 3),
+    serve(ApiKey::RenewDelegationToken, 1, 2),
+    serve(ApiKey::ExpireDelegationToken, 1, 2),
+    serve(ApiKey::DescribeDelegationToken, 1, 3),
     serve(ApiKey::DeleteGroups, 0, 2),
     serve(ApiKey::ElectLeaders, 0, 2),
     serve(ApiKey::IncrementalAlterConfigs, 0, 1),
     serve(ApiKey::AlterPartitionReassignments, 0, 1),
     serve(ApiKey::ListPartitionReassignments, 0, 0),
     serve(ApiKey::OffsetDelete, 0, 0),
+    serve(ApiKey::DescribeClientQuotas, 0, 1),
+    serve(ApiKey::AlterClientQuotas, 0, 1),
+    serve(ApiKey::DescribeUserScramCredentials, 0, 0),
+    serve(ApiKey::AlterUserScramCredentials, 0, 0),
+    serve(ApiKey::DescribeQuorum, 0, 2),
+    serve(ApiKey::UpdateFeatures, 0, 2),
     serve(ApiKey::DescribeCluster, 0, 2),
+    serve(ApiKey::UnregisterBroker, 0, 0),
     serve(ApiKey::ListConfigResources, 0, 1),
     serve(ApiKey::DescribeTopicPartitions, 0, 0),
 ];
@@ -227,6 +248,44 @@ async fn answer(
         ApiKey::ListPartitionReassignments => reply.write(&partition_reassignments::list(&context, decoded!())),
         ApiKey::DeleteTopics => reply.write(&delete_topics::handle(&context, decoded!()).await?),
         ApiKey::InitProducerId => reply.write(&init_producer_id::handle(&context, decoded!()).await?),
+        ApiKey::SaslHandshake => {
+            let _: messages::SaslHandshakeRequest = decoded!();
+            reply.write(&security::sasl_handshake())
+        }
+        ApiKey::DescribeAcls => {
+            let _: messages::DescribeAclsRequest = decoded!();
+            reply.write(&security::describe_acls())
+        }
+        ApiKey::CreateAcls => reply.write(&security::create_acls(&decoded!())),
+        ApiKey::DeleteAcls => reply.write(&security::delete_acls(&decoded!())),
+        ApiKey::AlterReplicaLogDirs => reply.write(&controller_role::alter_log_dirs(&context, decoded!())),
+        ApiKey::SaslAuthenticate => {
+            let _: messages::SaslAuthenticateRequest = decoded!();
+            reply.write(&security::sasl_authenticate())
+        }
+        ApiKey::CreateDelegationToken => {
+            let _: messages::CreateDelegationTokenRequest = decoded!();
+            reply.write(&security::create_token())
+        }
+        ApiKey::RenewDelegationToken => {
+            let _: messages::RenewDelegationTokenRequest = decoded!();
+            reply.write(&security::renew_token())
+        }
+        ApiKey::ExpireDelegationToken => {
+            let _: messages::ExpireDelegationTokenRequest = decoded!();
+            reply.write(&security::expire_token())
+        }
+        ApiKey::DescribeDelegationToken => {
+            let _: messages::DescribeDelegationTokenRequest = decoded!();
+            reply.write(&security::describe_tokens())
+        }
+        ApiKey::DescribeClientQuotas => reply.write(&client_quotas::describe(&context, decoded!()).await),
+        ApiKey::AlterClientQuotas => reply.write(&client_quotas::alter(&context, decoded!()).await),
+        ApiKey::DescribeUserScramCredentials => reply.write(&scram::describe(&context, decoded!()).await),
+        ApiKey::AlterUserScramCredentials => reply.write(&scram::alter(&context, decoded!()).await),
+        ApiKey::DescribeQuorum => reply.write(&controller_role::describe_quorum(&context, decoded!()).await),
+        ApiKey::UpdateFeatures => reply.write(&controller_role::update_features(context.version, &decoded!())),
+        ApiKey::UnregisterBroker => reply.write(&controller_role::unregister_broker(&context, &decoded!())),
         _ => Err(Close::because(format!("{api:?} is not served"))),
     };
     response.map(Some)

@@ -73,6 +73,9 @@ pub enum AdminError {
     /// A number of partitions that cannot be.
     #[error("{0}")]
     InvalidPartitions(String),
+    /// More than a topic may have.
+    #[error("{0}")]
+    TooMany(String),
     /// A number of replicas that cannot be.
     #[error("{0}")]
     InvalidReplicationFactor(String),
@@ -97,6 +100,9 @@ pub enum AdminError {
     /// A request that contradicts itself.
     #[error("{0}")]
     InvalidRequest(String),
+    /// What was to go is not there.
+    #[error("{0}")]
+    NotFound(String),
     /// Deleting topics is switched off.
     #[error("Topic deletion is disabled.")]
     DeletionDisabled,
@@ -117,6 +123,7 @@ impl AdminError {
             Self::UnknownTopic => ErrorCode::UnknownTopicOrPartition,
             Self::UnknownTopicId => ErrorCode::UnknownTopicId,
             Self::InvalidPartitions(_) => ErrorCode::InvalidPartitions,
+            Self::TooMany(_) => ErrorCode::PolicyViolation,
             Self::InvalidReplicationFactor(_) => ErrorCode::InvalidReplicationFactor,
             Self::InvalidAssignment(_) => ErrorCode::InvalidReplicaAssignment,
             Self::InvalidConfig(_) => ErrorCode::InvalidConfig,
@@ -125,6 +132,7 @@ impl AdminError {
             Self::PreferredLeaderNotAvailable => ErrorCode::PreferredLeaderNotAvailable,
             Self::EligibleLeadersNotAvailable => ErrorCode::EligibleLeadersNotAvailable,
             Self::InvalidRequest(_) => ErrorCode::InvalidRequest,
+            Self::NotFound(_) => ErrorCode::ResourceNotFound,
             Self::DeletionDisabled => ErrorCode::TopicDeletionDisabled,
             Self::TimedOut => ErrorCode::RequestTimedOut,
             // Retriable, and clients look for another controller: what a broker without its store should bring about.
@@ -218,7 +226,10 @@ impl ClusterHandle {
         loop {
             let (mut topic, version) = read_topic(store, name).await?.ok_or(AdminError::UnknownTopic)?;
             let present = i32::try_from(topic.assignment.len()).unwrap_or(i32::MAX);
-            if count <= present {
+            if count == present {
+                return Err(AdminError::InvalidPartitions(format!("Topic already has {present} partition(s).")));
+            }
+            if count < present {
                 return Err(AdminError::InvalidPartitions(format!(
                     "The topic {name} currently has {present} partition(s); {count} would not be an increase."
                 )));
@@ -432,24 +443,28 @@ fn check_config(defaults: &TopicConfig, config: &BTreeMap<String, String>) -> Re
 }
 
 fn too_many(partitions: i32) -> AdminError {
-    AdminError::InvalidPartitions(format!(
-        "{partitions} partitions are more than the {PARTITIONS_MAX} a topic may have."
+    AdminError::TooMany(format!(
+        "Excessively large number of partitions per request: {partitions} partitions are more than the {PARTITIONS_MAX} a topic may have."
     ))
 }
 
 fn check_counts(partitions: i32, replicas: i16, brokers: usize) -> Result<(), AdminError> {
     if partitions <= 0 {
-        return Err(AdminError::InvalidPartitions("Number of partitions must be larger than 0.".to_owned()));
+        return Err(AdminError::InvalidPartitions(
+            "Number of partitions was set to an invalid non-positive value.".to_owned(),
+        ));
     }
     if partitions > PARTITIONS_MAX {
         return Err(too_many(partitions));
     }
     if replicas <= 0 {
-        return Err(AdminError::InvalidReplicationFactor("Replication factor must be larger than 0.".to_owned()));
+        let what = "Replication factor must be larger than 0, or -1 to use the default value.";
+        return Err(AdminError::InvalidReplicationFactor(what.to_owned()));
     }
     if usize::from(replicas.unsigned_abs()) > brokers {
         return Err(AdminError::InvalidReplicationFactor(format!(
-            "Unable to replicate the partition {replicas} time(s): only {brokers} broker(s) are registered."
+            "Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas} cannot be \
+             reached because only {brokers} broker(s) are registered."
         )));
     }
     Ok(())
@@ -463,18 +478,19 @@ fn check_assignment(
 ) -> Result<Vec<Vec<BrokerId>>, AdminError> {
     let invalid = |what: String| Err(AdminError::InvalidAssignment(what));
     if manual.is_empty() || !manual.keys().copied().eq((first..).take(manual.len())) {
-        return invalid("Partitions should be a consecutive 0-based integer sequence.".to_owned());
+        return invalid("partitions should be a consecutive 0-based integer sequence".to_owned());
     }
     if manual.len() > usize::try_from(PARTITIONS_MAX).unwrap_or(usize::MAX) {
         return Err(too_many(i32::try_from(manual.len()).unwrap_or(i32::MAX)));
     }
     let factor = manual.values().next().map_or(0, Vec::len);
-    for (number, replicas) in manual {
+    for replicas in manual.values() {
         if replicas.is_empty() {
-            return invalid(format!("The manual partition assignment of partition {number} includes no brokers."));
+            return invalid("The manual partition assignment includes an empty replica list.".to_owned());
         }
-        if replicas.iter().collect::<BTreeSet<_>>().len() != replicas.len() {
-            return invalid(format!("The manual partition assignment of partition {number} names a broker twice."));
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = replicas.iter().find(|id| !seen.insert(**id)) {
+            return invalid(format!("The manual partition assignment includes the broker {twice} more than once."));
         }
         if let Some(unknown) = replicas.iter().find(|id| !brokers.contains(id)) {
             return invalid(format!(

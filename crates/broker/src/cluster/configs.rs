@@ -26,6 +26,8 @@ pub enum ConfigKind {
     Client,
     /// Users: quotas, and credentials.
     User,
+    /// Users with one client id each: quotas.
+    UserClient,
     /// Addresses: quotas.
     Ip,
 }
@@ -38,6 +40,7 @@ impl ConfigKind {
             Self::ClientMetrics => "client-metrics",
             Self::Client => "clients",
             Self::User => "users",
+            Self::UserClient => "user-clients",
             Self::Ip => "ips",
         }
     }

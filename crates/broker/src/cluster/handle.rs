@@ -474,6 +474,17 @@ impl ClusterHandle {
         }
     }
 
+    /// How many controllers there have been.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn controller_epoch(&self) -> Result<i32, StoreFailure> {
+        match read(&*self.shared.store, znodes::CONTROLLER_EPOCH).await? {
+            Some(node) => Ok(znodes::parse_controller_epoch(&node.data)?),
+            None => Ok(0),
+        }
+    }
+
     /// A producer id that was never given out before, by any broker of this cluster.
     pub async fn producer_id(&self) -> Result<i64, StoreFailure> {
         self.shared.producer_ids.next(&*self.shared.store).await

@@ -33,7 +33,7 @@ pub const PREFERRED_ELECTION: &str = "/admin/preferred_replica_election";
 pub const REASSIGN_PARTITIONS: &str = "/admin/reassign_partitions";
 
 /// The nodes that are there before anything else, parents first.
-pub const ROOTS: [&str; 19] = [
+pub const ROOTS: [&str; 20] = [
     "/admin",
     "/brokers",
     BROKER_IDS,
@@ -45,6 +45,7 @@ pub const ROOTS: [&str; 19] = [
     "/config/clients",
     "/config/groups",
     "/config/ips",
+    "/config/user-clients",
     "/config/users",
     "/cluster",
     OFFLINE_REPLICAS,

@@ -9,6 +9,7 @@ mod admin;
 mod fetch_response;
 mod groups;
 mod schema;
+mod security;
 mod tables;
 
 use kafka_protocol::messages::ApiKey;

@@ -6,6 +6,7 @@ use kafka_protocol::messages::ApiKey;
 use super::admin::*;
 use super::groups::*;
 use super::schema::{Field, Kind, Message};
+use super::security::*;
 
 /// Of messages that have no flexible version.
 const NEVER: i16 = i16::MAX;
@@ -63,6 +64,23 @@ pub(super) fn request(api: ApiKey) -> Option<&'static Message> {
         ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS, flexible_since: 2 },
         ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS, flexible_since: 0 },
         ApiKey::ListPartitionReassignments => &Message { fields: LIST_REASSIGNMENTS, flexible_since: 0 },
+        ApiKey::SaslHandshake => &Message { fields: SASL_HANDSHAKE, flexible_since: NEVER },
+        ApiKey::DescribeAcls => &Message { fields: DESCRIBE_ACLS, flexible_since: 2 },
+        ApiKey::CreateAcls => &Message { fields: CREATE_ACLS, flexible_since: 2 },
+        ApiKey::DeleteAcls => &Message { fields: DELETE_ACLS, flexible_since: 2 },
+        ApiKey::AlterReplicaLogDirs => &Message { fields: ALTER_LOG_DIRS, flexible_since: 2 },
+        ApiKey::SaslAuthenticate => &Message { fields: SASL_AUTHENTICATE, flexible_since: 2 },
+        ApiKey::CreateDelegationToken => &Message { fields: CREATE_TOKEN, flexible_since: 2 },
+        ApiKey::RenewDelegationToken => &Message { fields: RENEW_TOKEN, flexible_since: 2 },
+        ApiKey::ExpireDelegationToken => &Message { fields: RENEW_TOKEN, flexible_since: 2 },
+        ApiKey::DescribeDelegationToken => &Message { fields: DESCRIBE_TOKEN, flexible_since: 2 },
+        ApiKey::DescribeClientQuotas => &Message { fields: DESCRIBE_QUOTAS, flexible_since: 1 },
+        ApiKey::AlterClientQuotas => &Message { fields: ALTER_QUOTAS, flexible_since: 1 },
+        ApiKey::DescribeUserScramCredentials => &Message { fields: DESCRIBE_SCRAM, flexible_since: 0 },
+        ApiKey::AlterUserScramCredentials => &Message { fields: ALTER_SCRAM, flexible_since: 0 },
+        ApiKey::DescribeQuorum => &Message { fields: DESCRIBE_QUORUM, flexible_since: 0 },
+        ApiKey::UpdateFeatures => &Message { fields: UPDATE_FEATURES, flexible_since: 0 },
+        ApiKey::UnregisterBroker => &Message { fields: UNREGISTER_BROKER, flexible_since: 0 },
         ApiKey::DescribeCluster => &Message { fields: DESCRIBE_CLUSTER, flexible_since: 0 },
         _ => return None,
     })
@@ -102,6 +120,23 @@ pub(super) fn response(api: ApiKey) -> Option<&'static Message> {
         ApiKey::ElectLeaders => &Message { fields: ELECT_LEADERS_RESPONSE, flexible_since: 2 },
         ApiKey::AlterPartitionReassignments => &Message { fields: ALTER_REASSIGNMENTS_RESPONSE, flexible_since: 0 },
         ApiKey::ListPartitionReassignments => &Message { fields: LIST_REASSIGNMENTS_RESPONSE, flexible_since: 0 },
+        ApiKey::SaslHandshake => &Message { fields: SASL_HANDSHAKE_RESPONSE, flexible_since: NEVER },
+        ApiKey::DescribeAcls => &Message { fields: DESCRIBE_ACLS_RESPONSE, flexible_since: 2 },
+        ApiKey::CreateAcls => &Message { fields: CREATE_ACLS_RESPONSE, flexible_since: 2 },
+        ApiKey::DeleteAcls => &Message { fields: DELETE_ACLS_RESPONSE, flexible_since: 2 },
+        ApiKey::AlterReplicaLogDirs => &Message { fields: ALTER_LOG_DIRS_RESPONSE, flexible_since: 2 },
+        ApiKey::SaslAuthenticate => &Message { fields: SASL_AUTHENTICATE_RESPONSE, flexible_since: 2 },
+        ApiKey::CreateDelegationToken => &Message { fields: CREATE_TOKEN_RESPONSE, flexible_since: 2 },
+        ApiKey::RenewDelegationToken => &Message { fields: RENEW_TOKEN_RESPONSE, flexible_since: 2 },
+        ApiKey::ExpireDelegationToken => &Message { fields: RENEW_TOKEN_RESPONSE, flexible_since: 2 },
+        ApiKey::DescribeDelegationToken => &Message { fields: DESCRIBE_TOKEN_RESPONSE, flexible_since: 2 },
+        ApiKey::DescribeClientQuotas => &Message { fields: DESCRIBE_QUOTAS_RESPONSE, flexible_since: 1 },
+        ApiKey::AlterClientQuotas => &Message { fields: ALTER_QUOTAS_RESPONSE, flexible_since: 1 },
+        ApiKey::DescribeUserScramCredentials => &Message { fields: DESCRIBE_SCRAM_RESPONSE, flexible_since: 0 },
+        ApiKey::AlterUserScramCredentials => &Message { fields: ALTER_SCRAM_RESPONSE, flexible_since: 0 },
+        ApiKey::DescribeQuorum => &Message { fields: DESCRIBE_QUORUM_RESPONSE, flexible_since: 0 },
+        ApiKey::UpdateFeatures => &Message { fields: UPDATE_FEATURES_RESPONSE, flexible_since: 0 },
+        ApiKey::UnregisterBroker => &Message { fields: UNREGISTER_BROKER_RESPONSE, flexible_since: 0 },
         ApiKey::DescribeCluster => &Message { fields: DESCRIBE_CLUSTER_RESPONSE, flexible_since: 0 },
         _ => return None,
     })

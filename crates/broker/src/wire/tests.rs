@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::*;
 
 mod admin;
+mod security;
 
 /// A message, as bytes and as what re-reads them.
 pub(crate) struct Sample {
@@ -127,6 +128,55 @@ pub(crate) fn samples() -> Vec<Sample> {
     add!(AlterPartitionReassignments, false, AlterPartitionReassignmentsResponse, alter_reassignments_answer);
     add!(ListPartitionReassignments, true, ListPartitionReassignmentsRequest, list_reassignments);
     add!(ListPartitionReassignments, false, ListPartitionReassignmentsResponse, list_reassignments_answer);
+    add!(SaslHandshake, true, SaslHandshakeRequest, security::sasl_handshake);
+    add!(SaslHandshake, false, SaslHandshakeResponse, security::sasl_handshake_answer);
+    add!(DescribeAcls, true, DescribeAclsRequest, security::describe_acls);
+    add!(DescribeAcls, false, DescribeAclsResponse, security::describe_acls_answer);
+    add!(CreateAcls, true, CreateAclsRequest, security::create_acls);
+    add!(CreateAcls, false, CreateAclsResponse, security::create_acls_answer);
+    add!(DeleteAcls, true, DeleteAclsRequest, security::delete_acls);
+    add!(DeleteAcls, false, DeleteAclsResponse, security::delete_acls_answer);
+    add!(AlterReplicaLogDirs, true, AlterReplicaLogDirsRequest, security::alter_replica_log_dirs);
+    add!(AlterReplicaLogDirs, false, AlterReplicaLogDirsResponse, security::alter_replica_log_dirs_answer);
+    add!(SaslAuthenticate, true, SaslAuthenticateRequest, security::sasl_authenticate);
+    add!(SaslAuthenticate, false, SaslAuthenticateResponse, security::sasl_authenticate_answer);
+    add!(CreateDelegationToken, true, CreateDelegationTokenRequest, security::create_delegation_token);
+    add!(CreateDelegationToken, false, CreateDelegationTokenResponse, security::create_delegation_token_answer);
+    add!(RenewDelegationToken, true, RenewDelegationTokenRequest, security::renew_delegation_token);
+    add!(RenewDelegationToken, false, RenewDelegationTokenResponse, security::renew_delegation_token_answer);
+    add!(ExpireDelegationToken, true, ExpireDelegationTokenRequest, security::expire_delegation_token);
+    add!(ExpireDelegationToken, false, ExpireDelegationTokenResponse, security::expire_delegation_token_answer);
+    add!(DescribeDelegationToken, true, DescribeDelegationTokenRequest, security::describe_delegation_token);
+    add!(DescribeDelegationToken, false, DescribeDelegationTokenResponse, security::describe_delegation_token_answer);
+    add!(DescribeClientQuotas, true, DescribeClientQuotasRequest, security::describe_client_quotas);
+    add!(DescribeClientQuotas, false, DescribeClientQuotasResponse, security::describe_client_quotas_answer);
+    add!(AlterClientQuotas, true, AlterClientQuotasRequest, security::alter_client_quotas);
+    add!(AlterClientQuotas, false, AlterClientQuotasResponse, security::alter_client_quotas_answer);
+    add!(
+        DescribeUserScramCredentials,
+        true,
+        DescribeUserScramCredentialsRequest,
+        security::describe_user_scram_credentials
+    );
+    add!(
+        DescribeUserScramCredentials,
+        false,
+        DescribeUserScramCredentialsResponse,
+        security::describe_user_scram_credentials_answer
+    );
+    add!(AlterUserScramCredentials, true, AlterUserScramCredentialsRequest, security::alter_user_scram_credentials);
+    add!(
+        AlterUserScramCredentials,
+        false,
+        AlterUserScramCredentialsResponse,
+        security::alter_user_scram_credentials_answer
+    );
+    add!(DescribeQuorum, true, DescribeQuorumRequest, security::describe_quorum);
+    add!(DescribeQuorum, false, DescribeQuorumResponse, security::describe_quorum_answer);
+    add!(UpdateFeatures, true, UpdateFeaturesRequest, security::update_features);
+    add!(UpdateFeatures, false, UpdateFeaturesResponse, security::update_features_answer);
+    add!(UnregisterBroker, true, UnregisterBrokerRequest, security::unregister_broker);
+    add!(UnregisterBroker, false, UnregisterBrokerResponse, security::unregister_broker_answer);
     add!(DescribeCluster, true, DescribeClusterRequest, describe_cluster);
     add!(DescribeCluster, false, DescribeClusterResponse, describe_cluster_answer);
     samples
