@@ -26,6 +26,16 @@ const POLL: Duration = Duration::from_millis(5);
 /// How long it leaves a log alone that could not be read.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Requests that are taken at a time if so many wait: what they have appended goes into the log together.
+const TAKEN_AT_A_TIME: usize = 256;
+
+/// About how many bytes of records go into a batch together, if the topic takes twice that. An append of more is a batch of its
+/// own.
+const TOGETHER_BYTES: usize = 16 << 10;
+
+/// About what a record needs beside its key and value.
+const RECORD_BYTES: usize = 32;
+
 /// An append that waits to be committed.
 struct Waiting {
     what: What,
@@ -36,10 +46,36 @@ struct Waiting {
 
 /// What was appended.
 enum What {
-    /// Records of the machine.
-    Records(AppendId),
+    /// Records of the machine, of one append or of several.
+    Records(Vec<AppendId>),
     /// A marker, and whoever waits for it.
     Marker(TransactionMarker, oneshot::Sender<Marked>),
+}
+
+/// Appends that go into the log as one batch. What is asked for while the log writes comes together, so that a coordinator
+/// which is asked by many costs the log no more than one that is asked by few.
+#[derive(Debug, Default)]
+struct Together {
+    ids: Vec<AppendId>,
+    records: Vec<Record>,
+    bytes: usize,
+}
+
+impl Together {
+    fn has_room_for(&self, records: &[Record], bytes_max: usize) -> bool {
+        self.ids.is_empty() || self.bytes + bytes_of(records) <= bytes_max
+    }
+
+    fn add(&mut self, id: AppendId, records: Vec<Record>) {
+        self.bytes += bytes_of(&records);
+        self.ids.push(id);
+        self.records.extend(records);
+    }
+}
+
+fn bytes_of(records: &[Record]) -> usize {
+    let one = |record: &Record| RECORD_BYTES + record.key.len() + record.value.as_ref().map_or(0, Bytes::len);
+    records.iter().map(one).sum()
 }
 
 /// Why a machine ends.
@@ -59,6 +95,8 @@ struct Running<M: Machine> {
     /// The last one given out. News of a machine before must not be taken for an answer to one of this.
     tickets: u64,
     asked: BTreeMap<Ticket, oneshot::Sender<M::Answer>>,
+    /// What is to be appended, until it is.
+    together: Together,
     /// In the order of the log, in which they end too.
     appends: VecDeque<Waiting>,
     /// What the machine wants done besides. Ends with it.
@@ -82,6 +120,7 @@ pub(super) async fn run<M: Machine>(
             serving: false,
             tickets,
             asked: BTreeMap::new(),
+            together: Together::default(),
             appends: VecDeque::new(),
             tasks: JoinSet::new(),
         };
@@ -135,17 +174,21 @@ impl<M: Machine> Running<M> {
             return end;
         }
         loop {
+            self.append_together();
             let tick = self.machine.next_deadline_ms().map(|at| self.instant(at));
             let late = self.appends.iter().find_map(|append| append.late_at);
             tokio::select! {
                 message = messages.recv() => match message {
-                    Some(message) => self.take(message),
+                    Some(message) => {
+                        self.take(message);
+                        self.take_waiting(messages);
+                    }
                     None => return End::Dismissed,
                 },
                 outcome = first(&self.appends) => {
                     let Some(append) = self.appends.pop_front() else { continue };
                     let ended = match append.what {
-                        What::Records(id) => self.appended(id, outcome),
+                        What::Records(ids) => self.appended(&ids, outcome),
                         What::Marker(marker, waits) => self.marked(marker, waits, outcome),
                     };
                     if let Err(end) = ended {
@@ -158,10 +201,20 @@ impl<M: Machine> Running<M> {
         }
     }
 
-    fn appended(&mut self, id: AppendId, outcome: Option<ProduceAnswer>) -> Result<(), End> {
+    fn appended(&mut self, ids: &[AppendId], outcome: Option<ProduceAnswer>) -> Result<(), End> {
         let how = end_of(outcome).ok_or(End::Unsure)?;
-        self.handle(Event::Appended(id, how), None);
+        for &id in ids {
+            self.handle(Event::Appended(id, how), None);
+        }
         Ok(())
+    }
+
+    /// Takes what waits behind a message. Who is served next waits no longer for that: it is the log that is waited for.
+    fn take_waiting(&mut self, messages: &mut mpsc::Receiver<Message<M>>) {
+        for _ in 1..TAKEN_AT_A_TIME {
+            let Ok(message) = messages.try_recv() else { return };
+            self.take(message);
+        }
     }
 
     fn marked(
@@ -253,6 +306,7 @@ impl<M: Machine> Running<M> {
             message @ Message::Marker(..) if !self.serving => refuse(message),
             Message::Marker(marker, waits) => {
                 let now = self.at.broker.services.clock.now();
+                self.append_together();
                 self.produce(marker.to_batch(now), What::Marker(marker, waits), None, now);
             }
             Message::News(news) => self.handle(Event::News(news), None),
@@ -269,7 +323,7 @@ impl<M: Machine> Running<M> {
                         let _ = sender.send(answer);
                     }
                 }
-                Deed::Append { id, transaction, records } => self.append(id, transaction, &records, &guard, now),
+                Deed::Append { id, transaction, records } => self.append(id, transaction, records, &guard, now),
                 Deed::Odd(what) => {
                     tracing::warn!(partition = %self.hosted.topic_partition(), what, "a record was passed over");
                 }
@@ -285,12 +339,29 @@ impl<M: Machine> Running<M> {
         &mut self,
         id: AppendId,
         transaction: Option<Producer>,
-        records: &[Record],
+        records: Vec<Record>,
         guard: &Option<Arc<Guard>>,
         now: TimestampMs,
     ) {
-        let guard = guard.clone().filter(|_| transaction.is_some());
-        self.produce(records::batch(records, transaction, now), What::Records(id), guard, now);
+        if transaction.is_none() {
+            let bytes_max = TOGETHER_BYTES.min(self.hosted.rules().max_message_bytes / 2);
+            if !self.together.has_room_for(&records, bytes_max) {
+                self.append_together();
+            }
+            return self.together.add(id, records);
+        }
+        self.append_together();
+        self.produce(records::batch(&records, transaction, now), What::Records(vec![id]), guard.clone(), now);
+    }
+
+    /// Appends what has come together, if anything has.
+    fn append_together(&mut self) {
+        if self.together.ids.is_empty() {
+            return;
+        }
+        let Together { ids, records, .. } = std::mem::take(&mut self.together);
+        let now = self.at.broker.services.clock.now();
+        self.produce(records::batch(&records, None, now), What::Records(ids), None, now);
     }
 
     fn produce(&mut self, batch: Vec<u8>, what: What, guard: Option<Arc<Guard>>, now: TimestampMs) {
@@ -313,8 +384,8 @@ impl<M: Machine> Running<M> {
         for append in &mut self.appends {
             if append.late_at.is_some_and(|at| at <= now) {
                 append.late_at = None;
-                if let What::Records(id) = append.what {
-                    late.push(id);
+                if let What::Records(ids) = &append.what {
+                    late.extend(ids);
                 }
             }
         }
@@ -383,5 +454,24 @@ pub(crate) fn marked(outcome: Option<ProduceAnswer>) -> Marked {
         ))) => Err(NotMarked::NotEnoughReplicas),
         Some(Err(ProduceError::Append(_))) => Err(NotMarked::Storage),
         Some(Err(_)) | None => Err(NotMarked::NotLeader),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appends_come_together_up_to_a_bound_and_a_large_one_goes_alone() {
+        let record = |bytes: usize| Record { key: Bytes::from(vec![0; bytes]), value: None };
+        let mut together = Together::default();
+        assert!(together.has_room_for(&[record(100_000)], 10_000), "as nothing is there");
+        let mut added = 0;
+        while together.has_room_for(&[record(1_000 - RECORD_BYTES)], 10_000) {
+            together.add(AppendId(added), vec![record(1_000 - RECORD_BYTES)]);
+            added += 1;
+        }
+        assert_eq!((together.ids.len(), together.records.len()), (10, 10));
+        assert!(!together.has_room_for(&[record(100_000)], 10_000));
     }
 }

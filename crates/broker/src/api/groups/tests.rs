@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
+use highwater_storage::{BatchBuilder, BatchView, Codec, Offset, ReadLimit, Record, TimestampMs, TopicPartition};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
@@ -17,6 +17,7 @@ use kafka_protocol::messages::{
     JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, MetadataRequest, OffsetCommitRequest, OffsetFetchRequest,
     ProduceRequest, SyncGroupRequest,
 };
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::Broker;
@@ -201,6 +202,42 @@ async fn clients_do_not_write_where_groups_are_kept_but_may_have_it_made() {
     assert_eq!(produce("app", 0).await, 17);
     assert_eq!(produce("app", 9).await, 3);
     assert_eq!(produce("__admin_client", 0).await, 0);
+}
+
+/// On one thread all of them wait before the coordinator takes the first.
+#[tokio::test]
+async fn commits_that_come_together_share_batches_of_the_log() {
+    const COMMITS: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config.offsets_topic_partitions = 1;
+    let broker = Broker::start_embedded(config).await.unwrap();
+    make(broker.cluster(), "books", 1, 1).await;
+    find(&broker).await;
+    assert_eq!(committed(&broker).await, None, "it has loaded");
+    let mut commits = JoinSet::new();
+    for number in 0..COMMITS {
+        let partition = OffsetCommitRequestPartition::default().with_committed_offset(7);
+        let topic = OffsetCommitRequestTopic::default().with_name(topic_name("books")).with_partitions(vec![partition]);
+        let request = OffsetCommitRequest::default()
+            .with_group_id(name(&format!("g{number}")).into())
+            .with_generation_id_or_member_epoch(-1)
+            .with_topics(vec![topic]);
+        let context = context(&broker, 9);
+        commits.spawn(async move { offset_commit::handle(&context, request).await });
+    }
+    while let Some(answer) = commits.join_next().await {
+        assert_eq!(answer.unwrap().topics[0].partitions[0].error_code, 0);
+    }
+    let hosted = broker.shared().partitions.get(&TopicPartition::new(OFFSETS_TOPIC, 0)).unwrap();
+    let read = hosted.reader().read(Offset(0), ReadLimit::bytes(1 << 20)).unwrap();
+    assert_eq!(read.next, Offset(COMMITS as i64), "a record each");
+    let (mut left, mut batches) = (&read.bytes[..], 0);
+    while let Ok((_, length)) = BatchView::parse(left) {
+        batches += 1;
+        left = &left[length..];
+    }
+    assert!(batches < COMMITS / 10, "{batches} batches");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
