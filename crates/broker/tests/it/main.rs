@@ -3,6 +3,7 @@
 mod api;
 mod catch_up;
 mod cluster;
+mod delete_records;
 mod fetch_sessions;
 mod handing_over;
 mod heal;
