@@ -66,7 +66,7 @@ go_results() {
     case $verdict in
       PASS) pass "$name";;
       FAIL) fail "$name" "$(why "$name")";;
-      SKIP) skip "$name" "$(grep -B1 -- "--- SKIP: $name " "$log" | head -1 | sed -E 's/^ *[a-z_]+\.go:[0-9]+: //' | cut -c1-120)";;
+      SKIP) skip "$name" "$(grep -B1 -- "--- SKIP: $name " "$log" | head -1 | sed -nE 's/^ *[a-z_]+\.go:[0-9]+: //p' | cut -c1-120)";;
     esac
   done < <(sed -nE 's/^ *--- (PASS|FAIL|SKIP): ([^ ]+) (.*)$/\1 \2 \3/p' "$log")
   for test in "${run[@]}"; do
