@@ -164,7 +164,7 @@ impl<'a> Parser<'a> {
             "i64" => Kind::Int64,
             "uuid" => Kind::Uuid,
             "str" => Kind::Text,
-            "records" => Kind::Bytes,
+            "bytes" | "records" => Kind::Bytes,
             other => panic!("there is no type {other:?}"),
         }
     }
@@ -284,7 +284,18 @@ impl Writer<'_> {
                     self.value(field, element);
                 }
             }
-            Kind::Struct(fields) => self.fields(fields),
+            Kind::Struct(fields) => {
+                // A byte says whether there is one, where it may be null; what a nullable array is made of may not.
+                let is_nullable = field.nullable_from.is_some() && matches!(field.kind, Kind::Struct(_));
+                match field.value.as_deref() {
+                    Some("null") if is_nullable => self.bytes.push(0xff),
+                    _ if is_nullable => {
+                        self.bytes.push(1);
+                        self.fields(fields);
+                    }
+                    _ => self.fields(fields),
+                }
+            }
         }
     }
 
