@@ -81,7 +81,8 @@ def prepare(broker, client, feed):
     names = [f"stored-{codec}" for codec in common.CODECS] + ["shapes", "keys", "large", "empty", "times", "regex-a", "regex-b"]
     topics = [NewTopic(client.topic(name), partitions.get(name, 1), 1) for name in names + ["group", "source", "target"]]
     for topic in topics:
-        topic.config = {"max.message.bytes": "4000000"}
+        # Records with times of long ago are to stay.
+        topic.config = {"max.message.bytes": "4000000", "retention.ms": "-1"}
     for future in admin.create_topics(topics).values():
         future.result(30)
     for name in ["regex-a", "regex-b"]:

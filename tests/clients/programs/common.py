@@ -19,14 +19,16 @@ The topics are `PREFIX-NAME` and there already. Scenarios, with what each is to 
     commits           reads 40 of `times` in a group, commits, goes on at 40 as another member; sets 10, goes on at 10
     regex             reads what is in the topics that match `PREFIX-regex-.*`, by subscribing to the expression
     admin             makes, lists, describes, grows and deletes a topic; lists, describes and deletes a group
+    settings          sets `retention.ms` of `times` to 9000000000000 and finds it so; deletes its records before 20, where it begins then
 """
 
 import sys
+import time
 import traceback
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 SCENARIOS = [f"stored as {codec}" for codec in CODECS]
-SCENARIOS += ["shapes", "keys", "large", "empty", "seek by time", "commits", "regex", "admin"]
+SCENARIOS += ["shapes", "keys", "large", "empty", "seek by time", "commits", "regex", "admin", "settings"]
 # What `check_table.py` does with several processes.
 RUNNER_SCENARIOS = ["group", "back by name", "group reads all"]
 
@@ -65,6 +67,14 @@ class NotThere(Exception):
 def equal(found, expected, what):
     if found != expected:
         raise AssertionError(f"{what}: found {shorten(found)}, expected {shorten(expected)}")
+
+
+def eventually(ask, expected, what, seconds=10):
+    """Kafka makes, grows, changes and deletes topics by and by."""
+    deadline = time.monotonic() + seconds
+    while ask() != expected and time.monotonic() < deadline:
+        time.sleep(0.1)
+    equal(ask(), expected, what)
 
 
 def shorten(thing):

@@ -6,7 +6,8 @@ import signal
 import sys
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import OffsetAndMetadata
 
 import common
@@ -115,7 +116,7 @@ def scenarios(bootstrap, prefix):
         try:
             made, group = topic("made"), topic("commits")
             await one.create_topics([NewTopic(made, 3, 1, topic_configs={"retention.ms": "60000"})])
-            equal(made in await one.list_topics(), True, "the topic is listed")
+            await eventually(lambda: listed(one, made), True, "the topic is listed")
             await one.create_partitions({made: NewPartitions(5)})
             await eventually(lambda: partitions(one, made), 5, "partitions after growing")
             await one.delete_topics([made])
@@ -125,6 +126,23 @@ def scenarios(bootstrap, prefix):
             equal(described[0].groups[0][2], "Empty", "state of the group")
         finally:
             await one.close()
+
+    async def settings():
+        one = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await one.start()
+        try:
+            await one.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic("times"), {"retention.ms": "9000000000000"})])
+            await eventually(lambda: described(one), True, "it is described")
+            part = TopicPartition(topic("times"), 0)
+            await one.delete_records({part: RecordsToDelete(before_offset=20)})
+            async with consumer(bootstrap) as reads:
+                equal((await reads.beginning_offsets([part]))[part], 20, "the beginning")
+        finally:
+            await one.close()
+
+    async def described(one):
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic("times"), {"retention.ms": None})
+        return "'9000000000000'" in str(await one.describe_configs([resource]))
 
     async def partitions(one, name):
         return len((await one.describe_topics([name]))[0]["partitions"])
@@ -141,7 +159,7 @@ def scenarios(bootstrap, prefix):
 
     functions = {f"stored as {codec}": lambda codec=codec: stored(codec) for codec in common.CODECS}
     functions |= {"shapes": shapes, "keys": keys, "large": large, "empty": empty, "seek by time": seek_by_time}
-    functions |= {"commits": commits, "regex": regex, "admin": admin}
+    functions |= {"commits": commits, "regex": regex, "admin": admin, "settings": settings}
     return {name: lambda function=function: asyncio.run(function()) for name, function in functions.items()}
 
 

@@ -6,10 +6,12 @@ import threading
 import time
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, ResourceType
+)
 
 import common
-from common import equal, say
+from common import equal, eventually, say
 
 QUIET = {"log_level": 2, "fetch.wait.max.ms": 100}
 
@@ -127,13 +129,15 @@ def scenarios(bootstrap, prefix):
         one = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
         made = topic("made")
         one.create_topics([NewTopic(made, 3, 1, config={"retention.ms": "60000"})])[made].result(10)
-        equal(len(one.list_topics(timeout=10).topics[made].partitions), 3, "partitions")
+        partitions = lambda: len(one.list_topics(timeout=10).topics[made].partitions)
+        eventually(lambda: made in one.list_topics(timeout=10).topics, True, "the topic is listed")
+        equal(partitions(), 3, "partitions")
         resource = ConfigResource(ResourceType.TOPIC, made)
         equal(one.describe_configs([resource])[resource].result(10)["retention.ms"].value, "60000", "retention.ms")
         one.create_partitions([NewPartitions(made, 5)])[made].result(10)
-        equal(len(one.list_topics(timeout=10).topics[made].partitions), 5, "partitions after growing")
+        eventually(partitions, 5, "partitions after growing")
         one.delete_topics([made])[made].result(10)
-        equal(made in one.list_topics(timeout=10).topics, False, "the topic is listed after deletion")
+        eventually(lambda: made in one.list_topics(timeout=10).topics, False, "the topic is listed after deletion")
         group = topic("commits")
         listed = [found.group_id for found in one.list_consumer_groups().result(10).valid]
         equal(group in listed, True, "the group is listed")
@@ -142,9 +146,26 @@ def scenarios(bootstrap, prefix):
         listed = [found.group_id for found in one.list_consumer_groups().result(10).valid]
         equal(group in listed, False, "the group is listed after deletion")
 
+    def settings():
+        one = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+        entry = ConfigEntry("retention.ms", "9000000000000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic("times"), incremental_configs=[entry])
+        one.incremental_alter_configs([resource])[resource].result(10)
+        resource = ConfigResource(ResourceType.TOPIC, topic("times"))
+        found = lambda: one.describe_configs([resource])[resource].result(10)["retention.ms"].value
+        eventually(found, "9000000000000", "retention.ms")
+        # Release 2.3 deletes no records.
+        if hasattr(one, "delete_records"):
+            part = TopicPartition(topic("times"), 0, 20)
+            (future,) = one.delete_records([part]).values()
+            future.result(10)
+            reads = consumer(bootstrap)
+            equal(reads.get_watermark_offsets(part, 10)[0], 20, "the beginning")
+            reads.close()
+
     functions = {f"stored as {codec}": lambda codec=codec: stored(codec) for codec in common.CODECS}
     functions |= {"shapes": shapes, "keys": keys, "large": large, "empty": empty, "seek by time": seek_by_time}
-    return functions | {"commits": commits, "regex": regex, "admin": admin}
+    return functions | {"commits": commits, "regex": regex, "admin": admin, "settings": settings}
 
 
 def until_terminated():

@@ -1,6 +1,5 @@
 """kafka-python in the scenarios of `common.py`; its releases 2.0 and 3.0 differ in a few names."""
 
-import inspect
 import signal
 import sys
 import threading
@@ -11,7 +10,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTo
 from kafka.structs import OffsetAndMetadata
 
 import common
-from common import NotThere, equal, say
+from common import equal, eventually, say
 
 # Release 2.0 has no transactions, no idempotent producer, no static members.
 OLD = "enable_idempotence" not in KafkaProducer.DEFAULT_CONFIG
@@ -134,12 +133,12 @@ def scenarios(bootstrap, prefix):
         one = KafkaAdminClient(bootstrap_servers=bootstrap)
         made = topic("made")
         one.create_topics([NewTopic(made, num_partitions=3, replication_factor=1, topic_configs={"retention.ms": "60000"})])
-        equal(made in one.list_topics(), True, "the topic is listed")
+        eventually(lambda: made in one.list_topics(), True, "the topic is listed")
         one.describe_configs([ConfigResource(ConfigResourceType.TOPIC, made)])
         one.create_partitions({made: NewPartitions(5)})
-        equal(len(one.describe_topics([made])[0]["partitions"]), 5, "partitions after growing")
+        eventually(lambda: len(one.describe_topics([made])[0]["partitions"]), 5, "partitions after growing")
         one.delete_topics([made])
-        equal(made in one.list_topics(), False, "the topic is listed after deletion")
+        eventually(lambda: made in one.list_topics(), False, "the topic is listed after deletion")
         group = topic("commits")
         list_groups = one.list_consumer_groups if OLD else one.list_groups
         listed = lambda: [found[0] if isinstance(found, tuple) else found["group_id"] for found in list_groups()]
@@ -150,9 +149,23 @@ def scenarios(bootstrap, prefix):
         equal(group in listed(), False, "the group is listed after deletion")
         one.close()
 
+    def settings():
+        one = KafkaAdminClient(bootstrap_servers=bootstrap)
+        one.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic("times"), {"retention.ms": "9000000000000"})])
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic("times"), {"retention.ms": None})
+        eventually(lambda: "'9000000000000'" in str(one.describe_configs([resource])), True, "it is described")
+        # Release 2.0 deletes no records.
+        if not OLD:
+            part = TopicPartition(topic("times"), 0)
+            one.delete_records({part: 20})
+            reads = consumer(bootstrap)
+            equal(reads.beginning_offsets([part])[part], 20, "the beginning")
+            reads.close()
+        one.close()
+
     functions = {f"stored as {codec}": lambda codec=codec: stored(codec) for codec in common.CODECS}
     functions |= {"shapes": shapes, "keys": keys, "large": large, "empty": empty, "seek by time": seek_by_time}
-    return functions | {"commits": commits, "regex": regex, "admin": admin}
+    return functions | {"commits": commits, "regex": regex, "admin": admin, "settings": settings}
 
 
 def until_terminated():

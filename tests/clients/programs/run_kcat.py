@@ -70,7 +70,7 @@ def scenarios(bootstrap, prefix):
 
     functions = {f"stored as {codec}": lambda codec=codec: stored(codec) for codec in common.CODECS}
     functions |= {"shapes": shapes, "keys": keys, "large": large, "empty": empty, "seek by time": seek_by_time}
-    return functions | {"commits": commits, "regex": regex, "admin": admin}
+    return functions | {"commits": commits, "regex": regex, "admin": admin, "settings": admin}
 
 
 def member(bootstrap, group, topic, instance, session):

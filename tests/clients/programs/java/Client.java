@@ -10,13 +10,17 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.concurrent.Callable;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -81,6 +85,7 @@ public final class Client {
         scenarios.put("commits", this::commits);
         scenarios.put("regex", this::regex);
         scenarios.put("admin", this::admin);
+        scenarios.put("settings", this::settings);
         scenarios.forEach((name, scenario) -> {
             try {
                 scenario.run();
@@ -100,6 +105,16 @@ public final class Client {
     private static void equal(Object found, Object expected, String what) {
         if (!found.equals(expected)) {
             throw new AssertionError(what + ": found " + shorten(found) + ", expected " + shorten(expected));
+        }
+    }
+
+    /** Kafka makes, grows, changes and deletes topics by and by. */
+    private static void eventually(Callable<Boolean> holds, String what) throws Exception {
+        for (int left = 100; !holds.call(); left--) {
+            if (left == 0) {
+                throw new AssertionError("never: " + what);
+            }
+            Thread.sleep(100);
         }
     }
 
@@ -317,14 +332,14 @@ public final class Client {
             String made = topic("made");
             NewTopic topic = new NewTopic(made, 3, (short) 1).configs(Collections.singletonMap("retention.ms", "60000"));
             admin.createTopics(Collections.singletonList(topic)).all().get();
-            equal(admin.listTopics().names().get().contains(made), true, "the topic is listed");
+            eventually(() -> admin.listTopics().names().get().contains(made), "the topic is listed");
             ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, made);
             String retention = admin.describeConfigs(Collections.singletonList(resource)).all().get().get(resource).get("retention.ms").value();
             equal(retention, "60000", "retention.ms");
             admin.createPartitions(Collections.singletonMap(made, NewPartitions.increaseTo(5))).all().get();
-            equal(describe(admin, made).partitions().size(), 5, "partitions after growing");
+            eventually(() -> describe(admin, made).partitions().size() == 5, "the topic grows");
             admin.deleteTopics(Collections.singletonList(made)).all().get();
-            equal(admin.listTopics().names().get().contains(made), false, "the topic is listed after deletion");
+            eventually(() -> !admin.listTopics().names().get().contains(made), "the topic goes");
             String group = topic("commits");
             equal(groups(admin).contains(group), true, "the group is listed");
             String state = admin.describeConsumerGroups(Collections.singletonList(group)).all().get().get(group).state().toString();
@@ -332,6 +347,19 @@ public final class Client {
             admin.deleteConsumerGroups(Collections.singletonList(group)).all().get();
             equal(groups(admin).contains(group), false, "the group is listed after deletion");
             equal(admin.describeCluster().nodes().get().size(), 1, "nodes");
+        }
+    }
+
+    private void settings() throws Exception {
+        try (Admin admin = Admin.create(properties(bootstrap)); KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap)) {
+            ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic("times"));
+            AlterConfigOp set = new AlterConfigOp(new ConfigEntry("retention.ms", "9000000000000"), AlterConfigOp.OpType.SET);
+            admin.incrementalAlterConfigs(Collections.singletonMap(resource, Collections.singletonList(set))).all().get();
+            eventually(() -> admin.describeConfigs(Collections.singletonList(resource)).all().get().get(resource)
+                    .get("retention.ms").value().equals("9000000000000"), "retention.ms is as set");
+            TopicPartition part = only("times");
+            admin.deleteRecords(Collections.singletonMap(part, RecordsToDelete.beforeOffset(20))).all().get();
+            equal(consumer.beginningOffsets(Collections.singletonList(part)).get(part), 20L, "the beginning");
         }
     }
 

@@ -209,6 +209,19 @@ function scenarios(bootstrap, prefix) {
       equal(await listed(), false, 'the group is listed after deletion');
     });
 
+  found.settings = () =>
+    admin(async (one) => {
+      const name = topic('times');
+      const configEntries = [{ name: 'retention.ms', value: '9000000000000' }];
+      await one.alterConfigs({ validateOnly: false, resources: [{ type: ConfigResourceTypes.TOPIC, name, configEntries }] });
+      const resources = [{ type: ConfigResourceTypes.TOPIC, name, configNames: ['retention.ms'] }];
+      const found = async () => (await one.describeConfigs({ resources, includeSynonyms: false })).resources[0].configEntries[0];
+      await eventually(async () => (await found()).configValue === '9000000000000', 'retention.ms is as set');
+      await one.deleteTopicRecords({ topic: name, partitions: [{ partition: 0, offset: '20' }] });
+      const [ends] = await one.fetchTopicOffsets(name);
+      equal(ends.low, '20', 'the beginning');
+    });
+
   return found;
 }
 

@@ -45,6 +45,7 @@ async fn main() -> anyhow::Result<()> {
     say("empty", empty(&topics).await);
     say("seek by time", seek_by_time(&topics).await);
     say("admin", admin(&topics).await);
+    say("settings", settings(&topics).await);
     for (scenario, why) in LACKING {
         println!("none {scenario}: {why}");
     }
@@ -182,4 +183,11 @@ async fn admin(topics: &Topics) -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     bail!("the topic does not go")
+}
+
+/// It knows no settings, but deletes records.
+async fn settings(topics: &Topics) -> anyhow::Result<()> {
+    let partition = topics.partition("times").await?;
+    partition.delete_records(20, 10_000).await?;
+    equal(&partition.get_offset(OffsetAt::Earliest).await?, &20, "the beginning")
 }

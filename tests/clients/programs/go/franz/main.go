@@ -179,6 +179,7 @@ func scenarios(bootstrap, prefix string) {
 		admin := kadm.NewClient(one)
 		made, group, retention := topic("made"), topic("commits"), "60000"
 		Got(admin.CreateTopic(seconds(10), 3, 1, map[string]*string{"retention.ms": &retention}, made))
+		Eventually(func() bool { return Got(admin.ListTopics(seconds(10))).Has(made) }, "the topic is listed")
 		configs := Got(Got(admin.DescribeTopicConfigs(seconds(10), made)).On(made, nil))
 		for _, config := range configs.Configs {
 			if config.Key == "retention.ms" {
@@ -195,6 +196,25 @@ func scenarios(bootstrap, prefix string) {
 		Got(admin.DeleteGroup(seconds(10), group))
 		_, listed = Got(admin.ListGroups(seconds(10)))[group]
 		Equal(listed, false, "the group is listed after deletion")
+	})
+	add("settings", func() {
+		one := client(bootstrap)
+		defer one.Close()
+		admin := kadm.NewClient(one)
+		retention := "9000000000000"
+		set := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &retention}}
+		Must(Got(Got(admin.AlterTopicConfigs(seconds(10), set, topic("times"))).On(topic("times"), nil)).Err)
+		Eventually(func() bool {
+			described := Got(Got(admin.DescribeTopicConfigs(seconds(10), topic("times"))).On(topic("times"), nil))
+			return slices.ContainsFunc(described.Configs, func(config kadm.Config) bool {
+				return config.Key == "retention.ms" && *config.Value == retention
+			})
+		}, "retention.ms is as set")
+		before := kadm.Offsets{}
+		before.Add(kadm.Offset{Topic: topic("times"), Partition: 0, At: 20})
+		Must(Got(admin.DeleteRecords(seconds(10), before)).Error())
+		start, _ := Got(admin.ListStartOffsets(seconds(10), topic("times"))).Lookup(topic("times"), 0)
+		Equal(start.Offset, 20, "the beginning")
 	})
 	Run(all)
 }

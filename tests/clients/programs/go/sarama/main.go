@@ -191,6 +191,7 @@ func scenarios(bootstrap, prefix string) {
 		made, group, retention := topic("made"), topic("commits"), "60000"
 		detail := &sarama.TopicDetail{NumPartitions: 3, ReplicationFactor: 1, ConfigEntries: map[string]*string{"retention.ms": &retention}}
 		Must(admin.CreateTopic(made, detail, false))
+		Eventually(func() bool { _, listed := Got(admin.ListTopics())[made]; return listed }, "the topic is listed")
 		resource := sarama.ConfigResource{Type: sarama.TopicResource, Name: made, ConfigNames: []string{"retention.ms"}}
 		Equal(Got(admin.DescribeConfig(resource))[0].Value, retention, "retention.ms")
 		Must(admin.CreatePartitions(made, 5, nil, false))
@@ -203,6 +204,18 @@ func scenarios(bootstrap, prefix string) {
 		Must(admin.DeleteConsumerGroup(group))
 		_, listed = Got(admin.ListConsumerGroups())[group]
 		Equal(listed, false, "the group is listed after deletion")
+	})
+	add("settings", func() {
+		client := Got(sarama.NewClient(addresses, configuration()))
+		admin := Got(sarama.NewClusterAdminFromClient(client))
+		defer admin.Close()
+		retention := "9000000000000"
+		set := sarama.IncrementalAlterConfigsEntry{Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &retention}
+		Must(admin.IncrementalAlterConfig(sarama.TopicResource, topic("times"), map[string]sarama.IncrementalAlterConfigsEntry{"retention.ms": set}, false))
+		resource := sarama.ConfigResource{Type: sarama.TopicResource, Name: topic("times"), ConfigNames: []string{"retention.ms"}}
+		Eventually(func() bool { return Got(admin.DescribeConfig(resource))[0].Value == retention }, "retention.ms is as set")
+		Must(admin.DeleteRecords(topic("times"), map[int32]int64{0: 20}))
+		Equal(Got(client.GetOffset(topic("times"), 0, sarama.OffsetOldest)), 20, "the beginning")
 	})
 	Run(all)
 }
