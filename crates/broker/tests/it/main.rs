@@ -5,6 +5,7 @@ mod catch_up;
 mod cluster;
 mod delete_records;
 mod fetch_sessions;
+mod groups;
 mod handing_over;
 mod heal;
 mod lifecycle;
