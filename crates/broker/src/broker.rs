@@ -18,7 +18,9 @@ use crate::history::HistoryCounts;
 use crate::hosted::Hosted;
 use crate::net::server::{Listener, Server, ServerLimits};
 use crate::partitions::{Checkpoint, Opened, Partitions, ShutdownError, TopicName};
+use crate::peers::Peers;
 use crate::services::Services;
+use crate::transactions::{self, Transactions, Verifications};
 use highwater_replication::{BrokerId, Cut, Status};
 use highwater_storage::TopicPartition;
 use highwater_storage::data_dir::{DataDir, DataDirError, DataDirOptions, DataDirWarning};
@@ -46,6 +48,12 @@ pub(crate) struct BrokerShared {
     pub(crate) services: Arc<Services>,
     /// The coordinators of consumer groups.
     pub(crate) groups: Groups,
+    /// The coordinators of transactions.
+    pub(crate) transactions: Transactions,
+    /// Batches of transactions that their coordinators are asked about.
+    pub(crate) verifications: Verifications,
+    /// The other brokers.
+    pub(crate) peers: Peers,
 }
 
 impl BrokerShared {
@@ -231,7 +239,16 @@ impl Broker {
         };
         services.readers.read(attaching).await.ok_or(StartError::Threads)??;
 
-        let shared = Arc::new(BrokerShared { config, cluster, partitions, services, groups: Groups::default() });
+        let shared = Arc::new(BrokerShared {
+            config,
+            cluster,
+            partitions,
+            services,
+            groups: Groups::default(),
+            transactions: Transactions::default(),
+            verifications: Verifications::default(),
+            peers: Peers::default(),
+        });
         // Accepting before registering: whoever learns of this broker from the store finds it there.
         let local_addr = listener.local_addr();
         let api = Arc::new(Api { broker: Arc::clone(&shared) });
@@ -501,6 +518,7 @@ impl BrokerShared {
         services.spawn(Arc::clone(self).checkpoint_when_wanted());
         services.spawn(Arc::clone(self).keep_house());
         services.spawn(groups::run(Arc::clone(self)));
+        services.spawn(transactions::run(Arc::clone(self)));
         services.spawn(healer::run(Arc::clone(services), Arc::clone(&self.partitions)));
     }
 

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use highwater_groups::GroupConfig;
+use highwater_groups::transactions::TransactionConfig;
 use highwater_replication::BrokerId;
 
 pub(crate) use settings::is_kafkas;
@@ -85,6 +86,19 @@ pub struct BrokerConfig {
     pub offsets_topic_segment_bytes: u32,
     /// `offsets.commit.timeout.ms`: a commit that is not replicated by then is answered with an error.
     pub offsets_commit_timeout_ms: u64,
+
+    /// Transactions: `transaction.max.timeout.ms`, `transactional.id.expiration.ms` and how often is looked for both.
+    pub transactions: TransactionConfig,
+    /// `transaction.state.log.num.partitions` of `__transaction_state`, when it is made.
+    pub transactions_topic_partitions: i32,
+    /// `transaction.state.log.replication.factor`; `None` takes as many brokers as there are, up to three.
+    pub transactions_topic_replication_factor: Option<i16>,
+    /// `transaction.state.log.min.isr`; `None` takes 2 with three replicas or more, else 1.
+    pub transactions_topic_min_isr: Option<i32>,
+    /// `transaction.state.log.segment.bytes`.
+    pub transactions_topic_segment_bytes: u32,
+    /// `transaction.partition.verification.enable`: the coordinator is asked before a batch begins a transaction.
+    pub verifies_transactions: bool,
 
     /// `socket.request.max.bytes`: the largest request.
     pub request_bytes_max: usize,
@@ -201,6 +215,12 @@ impl Default for BrokerConfig {
             offsets_topic_replication_factor: None,
             offsets_topic_segment_bytes: 100 << 20,
             offsets_commit_timeout_ms: 5_000,
+            transactions: TransactionConfig::default(),
+            transactions_topic_partitions: 50,
+            transactions_topic_replication_factor: None,
+            transactions_topic_min_isr: None,
+            transactions_topic_segment_bytes: 100 << 20,
+            verifies_transactions: true,
             request_bytes_max: 100 << 20,
             queued_request_bytes_max: 256 << 20,
             queued_requests_max: 500,

@@ -10,10 +10,11 @@
 //! kept while waiting for more, so a large `min_bytes` does not read the same records again and again. A watch that is
 //! dropped deregisters itself: at the answer, and when the client goes away.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use highwater_replication::{FetchError, FetchGrant, FetchRequest, Fetcher, WaitToken};
-use highwater_storage::Offset;
+use highwater_replication::{FetchError, FetchGrant, FetchRequest, Fetcher, Isolation, WaitToken};
+use highwater_storage::{AbortedTransaction, Offset};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -33,13 +34,15 @@ pub(crate) trait Source: Send + Sync + 'static {
     /// Forgets a watch.
     fn unwatch(self: &Arc<Self>, token: WaitToken);
 
-    /// Reads whole batches from `from` on, at most `max_bytes` unless `at_least_one`. May wait for the disk.
+    /// Reads whole batches from `from` on, at most `max_bytes` unless `at_least_one`; with the aborted transactions in them
+    /// for who sees `committed` records only. May wait for the disk.
     fn read(
         &self,
         grant: &FetchGrant,
         from: Offset,
         max_bytes: usize,
         at_least_one: bool,
+        committed: bool,
     ) -> Result<Chunk, ReadFailure>;
 }
 
@@ -74,6 +77,8 @@ pub(crate) struct Chunk {
     pub(crate) bytes: Vec<u8>,
     /// Where to read on.
     pub(crate) next: Option<Offset>,
+    /// Transactions that were aborted and reach into it.
+    pub(crate) aborted: Vec<AbortedTransaction>,
 }
 
 /// Why nothing could be read.
@@ -157,6 +162,14 @@ pub(crate) struct Limits {
 pub(crate) struct Records {
     bytes: Vec<u8>,
     held: Vec<Share>,
+    aborted: BTreeSet<(Offset, i64)>,
+}
+
+impl Records {
+    /// The first offset and the producer of each aborted transaction that reaches into the records, by rising offset.
+    pub(crate) fn aborted(&self) -> impl Iterator<Item = (Offset, i64)> {
+        self.aborted.iter().copied()
+    }
 }
 
 impl AsRef<[u8]> for Records {
@@ -275,8 +288,7 @@ impl<S: Source> Fetch<S> {
         for (place, part) in self.parts.iter().enumerate() {
             if let (Phase::Read, Some(grant)) = (&part.phase, &part.grant) {
                 let left = part.max_bytes.saturating_sub(part.records.bytes.len());
-                let follows = matches!(part.request.by, Fetcher::Follower { .. });
-                jobs.push((place, Arc::clone(&part.source), grant.clone(), part.request.from, left, follows));
+                jobs.push((place, Arc::clone(&part.source), grant.clone(), part.request.from, left, part.request.by));
             }
         }
         if jobs.is_empty() {
@@ -285,8 +297,10 @@ impl<S: Source> Fetch<S> {
         let (mut left, mut nothing_yet) = (self.limits.max_bytes.saturating_sub(self.bytes), self.bytes == 0);
         let memory = Arc::clone(readers.memory());
         let chunks = readers.read(move || {
-            type Job<S> = (usize, Arc<S>, FetchGrant, Offset, usize, bool);
-            let read = |(place, source, grant, from, part_left, follows): Job<S>| {
+            type Job<S> = (usize, Arc<S>, FetchGrant, Offset, usize, Fetcher);
+            let read = |(place, source, grant, from, part_left, by): Job<S>| {
+                let follows = matches!(by, Fetcher::Follower { .. });
+                let committed = by == Fetcher::Consumer { isolation: Isolation::ReadCommitted };
                 let wanted = left.min(part_left);
                 let mut share = memory.take(wanted);
                 // Slow clients must not hold followers up, whose answers are few and of a configured size.
@@ -294,7 +308,7 @@ impl<S: Source> Fetch<S> {
                 if max_bytes == 0 && !nothing_yet {
                     return (place, Ok((Chunk::default(), share)));
                 }
-                let chunk = source.read(&grant, from, max_bytes, nothing_yet);
+                let chunk = source.read(&grant, from, max_bytes, nothing_yet, committed);
                 let chunk = chunk.map(|chunk| {
                     left = left.saturating_sub(chunk.bytes.len());
                     nothing_yet &= chunk.bytes.is_empty();
@@ -313,8 +327,9 @@ impl<S: Source> Fetch<S> {
         for (place, chunk) in chunks {
             let part = &mut self.parts[place];
             part.phase = match chunk {
-                Ok((Chunk { bytes, next: Some(next) }, share)) if !bytes.is_empty() => {
+                Ok((Chunk { bytes, next: Some(next), aborted }, share)) if !bytes.is_empty() => {
                     self.bytes += bytes.len();
+                    part.records.aborted.extend(aborted.iter().map(|one| (one.first_offset, one.producer_id)));
                     part.take(bytes, share, next);
                     Phase::Ask
                 }

@@ -16,6 +16,7 @@ use highwater_storage::{
     ProduceRules, ReadError, ReadLimit, SequenceError, Step, TimestampMs, TopicId, TopicPartition, WorkDone, WorkJob,
 };
 
+use crate::api::ErrorCode;
 use crate::damage::{self, Told};
 use crate::deadlines::{Entry, Wake};
 use crate::fetches::{Alarm, Answer, Chunk, Granted, Question, ReadFailure, Source, Watching};
@@ -40,7 +41,6 @@ pub(crate) struct Hosted {
     owner: Arc<Owner<Core>>,
     reader: LogReader,
     rules: RwLock<Arc<ProduceRules>>,
-    #[allow(dead_code, reason = "for the coordinators of transactions")]
     guards: Arc<Guards>,
     services: Arc<Services>,
     /// What every request of a client meets while the disk is full or broken.
@@ -48,7 +48,22 @@ pub(crate) struct Hosted {
 }
 
 /// The answer to a produce.
-pub(crate) type ProduceAnswer = Result<Acknowledged, ProduceError>;
+pub(crate) type ProduceAnswer = Result<Acknowledged, NotProduced>;
+
+/// Why a batch was not appended.
+#[derive(Debug)]
+pub(crate) enum NotProduced {
+    /// The partition refused it.
+    Partition(ProduceError),
+    /// The coordinator of its transaction did, or was not reached.
+    Transaction(ErrorCode),
+}
+
+impl From<ProduceError> for NotProduced {
+    fn from(error: ProduceError) -> Self {
+        Self::Partition(error)
+    }
+}
 
 /// Something short to do with the partition itself.
 pub(crate) type Asked = Box<dyn FnOnce(&mut Partition, TimestampMs) + Send>;
@@ -268,9 +283,8 @@ impl Hosted {
         match self.owner.try_submit(Command::Produce(given)) {
             Ok(()) => {}
             Err(Refused::Full(Command::Produce(given))) => {
-                given.slot.fill(Err(ProduceError::Refused(ProduceRefused::TooManyWaiting {
-                    waiting: self.services.commands_max,
-                })));
+                let waiting = self.services.commands_max;
+                given.slot.fill(Err(ProduceError::Refused(ProduceRefused::TooManyWaiting { waiting }).into()));
             }
             // Dropping the command drops its slot, which answers that the partition is gone.
             Err(refused) => drop(refused),
@@ -279,7 +293,6 @@ impl Hosted {
 
     /// What the producer's next batch needs to be appended, if it does not go on with a transaction that is open here: to be
     /// drawn before the coordinator is asked about the transaction.
-    #[allow(dead_code, reason = "for the coordinators of transactions")]
     pub(crate) fn guard(&self, producer: Producer) -> Option<Arc<Guard>> {
         let guard = self.guards.draw(producer);
         let goes_on = self
@@ -411,7 +424,8 @@ impl Owned for Core {
                     self.guards.break_of(batch.producer_id());
                 } else if batch.is_transactional() && !may_be_appended(partition, &batch, guard.as_deref()) {
                     let error = SequenceError::InvalidTransactionState { producer_id: batch.producer_id() };
-                    return deeds.push(Deed::Answer(slot, Err(ProduceError::Append(AppendError::Sequence(error)))));
+                    let error = ProduceError::Append(AppendError::Sequence(error));
+                    return deeds.push(Deed::Answer(slot, Err(error.into())));
                 }
                 let token = token(&mut self.next_token);
                 match partition.produce(now, &batch, acks, deadline, token) {
@@ -419,7 +433,7 @@ impl Owned for Core {
                     Ok(Produced::Waiting) => {
                         self.produces.insert(token, slot);
                     }
-                    Err(error) => deeds.push(Deed::Answer(slot, Err(error))),
+                    Err(error) => deeds.push(Deed::Answer(slot, Err(error.into()))),
                 }
             }
             Command::Fetch { question, slot, hosted } => {
@@ -564,7 +578,7 @@ impl Core {
             match effect {
                 Effect::ProduceDone { token, result } => {
                     if let Some(slot) = self.produces.remove(&token) {
-                        deeds.push(Deed::Answer(slot, result.map_err(ProduceError::Refused)));
+                        deeds.push(Deed::Answer(slot, result.map_err(|refused| ProduceError::Refused(refused).into())));
                     }
                 }
                 Effect::WakeFetch { token } => {
@@ -761,12 +775,22 @@ impl Source for Hosted {
         from: Offset,
         max_bytes: usize,
         at_least_one: bool,
+        committed: bool,
     ) -> Result<Chunk, ReadFailure> {
         let limit = ReadLimit::bytes(max_bytes);
         let limit = if at_least_one { limit } else { limit.or_nothing() };
         let limit = limit.below(grant.upper).in_generation(grant.generation);
         match self.reader.read(from, limit) {
-            Ok(fetched) => Ok(Chunk { next: Some(fetched.next), bytes: fetched.bytes }),
+            Ok(fetched) => {
+                let aborted = match committed && !fetched.bytes.is_empty() {
+                    true => self.reader.aborted_transactions(from, fetched.next).map_err(|error| {
+                        tracing::error!(partition = %self.topic_partition, %error, "a fetch could not read");
+                        ReadFailure::Storage
+                    })?,
+                    false => Vec::new(),
+                };
+                Ok(Chunk { next: Some(fetched.next), bytes: fetched.bytes, aborted })
+            }
             Err(ReadError::Superseded) => Err(ReadFailure::Superseded),
             Err(ReadError::OutOfRange { .. }) => Err(ReadFailure::OutOfRange),
             Err(damage @ ReadError::Corrupt { .. }) => {

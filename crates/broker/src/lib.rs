@@ -34,7 +34,6 @@ pub mod config;
 mod broker;
 mod clock;
 mod cluster_of;
-#[allow(dead_code, reason = "markers and guards are for the coordinators of transactions")]
 mod coordinators;
 mod damage;
 mod deadlines;
@@ -46,7 +45,6 @@ mod fetches;
 mod follower_session;
 mod gather;
 mod groups;
-#[allow(dead_code, reason = "markers and guards are for the coordinators of transactions")]
 mod guards;
 mod healer;
 mod history;
@@ -54,12 +52,14 @@ mod hosted;
 mod net;
 mod owner;
 mod partitions;
+mod peers;
 mod readers;
 mod seldom;
 mod services;
 mod sync;
 mod threads;
 mod topic_options;
+mod transactions;
 mod wire;
 
 pub use broker::{Broker, Ready, StartError};

@@ -221,7 +221,7 @@ pub struct Commit {
 }
 
 /// A transactional producer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Producer {
     /// Its id.
     pub id: i64,

@@ -9,9 +9,9 @@ use crate::{BrokerEpoch, BrokerId, Isolation, PartitionState, PublishedEnd, Wait
 /// Who fetches, lists offsets or asks for the end of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetcher {
-    /// A client: sees records below the high watermark.
+    /// A client: sees records below the high watermark, or below the last stable offset.
     Consumer {
-        /// What of transactions it sees. Without transactions both levels see the same.
+        /// What of transactions it sees.
         isolation: Isolation,
     },
     /// A replica on another broker: sees the whole log, and its fetch offset is its acknowledgement.

@@ -25,6 +25,12 @@ pub trait LogView {
     /// Grows with each truncation.
     fn generation(&self) -> u64;
 
+    /// Below this every transaction is decided, by a marker below the high watermark; at or below that. A log without
+    /// transactions need not say.
+    fn last_stable_offset(&self, high_watermark: Offset) -> Offset {
+        high_watermark
+    }
+
     /// Whether the log holds no record.
     fn is_empty(&self) -> bool {
         self.start() >= self.end()

@@ -139,6 +139,10 @@ impl LogView for Log {
     fn generation(&self) -> u64 {
         Self::generation(self)
     }
+
+    fn last_stable_offset(&self, high_watermark: Offset) -> Offset {
+        Self::last_stable_offset(self, high_watermark)
+    }
 }
 
 impl Partition {

@@ -96,6 +96,8 @@ pub struct Replica {
     for_commit: WaitingProduces,
     for_flush: WaitingProduces,
     consumers: WaitingFetches,
+    /// Those that see what is decided only.
+    committed_consumers: WaitingFetches,
     followers: WaitingFetches,
     flush_running: bool,
     /// Since when there are records that are not flushed.
@@ -160,6 +162,7 @@ impl Replica {
             for_commit: WaitingProduces::default(),
             for_flush: WaitingProduces::default(),
             consumers: WaitingFetches::default(),
+            committed_consumers: WaitingFetches::default(),
             followers: WaitingFetches::default(),
             flush_running: false,
             unflushed_since: None,
@@ -330,7 +333,7 @@ impl Replica {
                 _ => Vec::new(),
             },
             produces_waiting: self.for_commit.len() + self.for_flush.len(),
-            fetches_waiting: self.consumers.len() + self.followers.len(),
+            fetches_waiting: self.consumers.len() + self.committed_consumers.len() + self.followers.len(),
         }
     }
 
@@ -527,7 +530,7 @@ impl Replica {
     }
 
     fn wake_all_fetches(&mut self) {
-        for waiting in [&mut self.consumers, &mut self.followers] {
+        for waiting in [&mut self.consumers, &mut self.committed_consumers, &mut self.followers] {
             while let Some(token) = waiting.pop_any() {
                 self.outputs.push_back(Output::WakeFetch { token });
             }

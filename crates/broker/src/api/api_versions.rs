@@ -1,9 +1,23 @@
 //! ApiVersions (18): what this broker speaks. The first request of nearly every client.
 
-use kafka_protocol::messages::api_versions_response::ApiVersion;
+use kafka_protocol::messages::api_versions_response::{ApiVersion, FinalizedFeatureKey, SupportedFeatureKey};
 use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, ApiVersionsResponse};
+use kafka_protocol::protocol::StrBytes;
 
 use super::{ErrorCode, RequestContext, SUPPORTED, Supported};
+
+/// From this version on there are features in the answer.
+const FEATURES_SINCE: i16 = 3;
+/// From this version on a feature's lowest level may be 0.
+const ZERO_LEVELS_SINCE: i16 = 4;
+
+/// The one feature by which clients go here: at 2, a producer's epoch goes up with each transaction, and partitions take part
+/// by the first batch they get (KIP-890).
+const TRANSACTION_VERSION: &str = "transaction.version";
+const TRANSACTION_VERSION_LEVEL: i16 = 2;
+
+/// Counts the changes of features; there are none.
+const FEATURES_EPOCH: i64 = 0;
 
 /// Answers a request of a version this broker speaks.
 pub(crate) fn handle(context: &RequestContext, request: &ApiVersionsRequest) -> ApiVersionsResponse {
@@ -15,7 +29,24 @@ fn answer(request: &ApiVersionsRequest, version: i16) -> ApiVersionsResponse {
     if version >= 3 && !names.iter().all(|name| is_software_name(name)) {
         return ApiVersionsResponse::default().with_error_code(ErrorCode::InvalidRequest.into());
     }
-    ApiVersionsResponse::default().with_api_keys(SUPPORTED.iter().map(advertise).collect())
+    let response = ApiVersionsResponse::default().with_api_keys(SUPPORTED.iter().map(advertise).collect());
+    if version < FEATURES_SINCE {
+        return response;
+    }
+    // Clients of version 3 that read features do not take a lowest level of 0 (KAFKA-17492).
+    let lowest = if version >= ZERO_LEVELS_SINCE { 0 } else { 1 };
+    let supported = SupportedFeatureKey::default()
+        .with_name(StrBytes::from_static_str(TRANSACTION_VERSION))
+        .with_min_version(lowest)
+        .with_max_version(TRANSACTION_VERSION_LEVEL);
+    let finalized = FinalizedFeatureKey::default()
+        .with_name(StrBytes::from_static_str(TRANSACTION_VERSION))
+        .with_min_version_level(TRANSACTION_VERSION_LEVEL)
+        .with_max_version_level(TRANSACTION_VERSION_LEVEL);
+    response
+        .with_supported_features(vec![supported])
+        .with_finalized_features_epoch(FEATURES_EPOCH)
+        .with_finalized_features(vec![finalized])
 }
 
 /// The answer, in version 0, to a version this broker does not speak (KIP-511): the client asks again with what it finds.
@@ -41,7 +72,6 @@ fn is_software_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kafka_protocol::protocol::StrBytes;
 
     fn request(name: &'static str, version: &'static str) -> ApiVersionsRequest {
         ApiVersionsRequest::default()
@@ -55,7 +85,19 @@ mod tests {
         assert_eq!(list.error_code, 0);
         assert_eq!(list.api_keys.len(), SUPPORTED.len());
         for version in 0..3 {
-            assert_eq!(answer(&ApiVersionsRequest::default(), version), list);
+            let without = answer(&ApiVersionsRequest::default(), version);
+            assert_eq!((without.api_keys, without.finalized_features.len()), (list.api_keys.clone(), 0));
+        }
+        for (version, lowest) in [(3, 1), (4, 0)] {
+            let list = answer(&request("kcat", "1.7.0"), version);
+            let levels = |name: &str, low: i16, high: i16| (name.to_owned(), low, high);
+            let supported: Vec<_> =
+                list.supported_features.iter().map(|one| levels(&one.name, one.min_version, one.max_version)).collect();
+            assert_eq!(supported, [levels("transaction.version", lowest, 2)]);
+            let finalized = &list.finalized_features[0];
+            assert_eq!((finalized.name.as_str(), finalized.max_version_level), ("transaction.version", 2));
+            assert_eq!(list.finalized_features_epoch, 0);
+            crate::api::tests::encodes(ApiKey::ApiVersions, &list, version);
         }
         let produce = list.api_keys.iter().find(|api| api.api_key == 0).unwrap();
         assert_eq!((produce.min_version, produce.max_version), (0, 13));

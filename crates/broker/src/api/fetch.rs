@@ -9,7 +9,7 @@ use highwater_replication::{BrokerEpoch, BrokerId, FetchError, FetchGrant, Fetch
 use highwater_storage::{LeaderEpoch, Offset, TopicId, batches};
 use kafka_protocol::messages::fetch_request::FetchPartition;
 use kafka_protocol::messages::fetch_response::{
-    EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
+    AbortedTransaction, EpochEndOffset, FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData,
 };
 use kafka_protocol::messages::{self, FetchRequest, FetchResponse};
 use kafka_protocol::protocol::StrBytes;
@@ -274,10 +274,15 @@ fn write(part: &mut PartitionData, served: Served, asker: Asker) {
                 part.diverging_epoch = EpochEndOffset::default().with_epoch(end.epoch.0).with_end_offset(end.end.0);
             }
             part.high_watermark = told_high_watermark(&grant, records.as_ref()).0;
-            part.records = Some(Bytes::from_owner(records));
             if asker.follower.is_none() && asker.isolation == Isolation::ReadCommitted {
-                part.aborted_transactions = Some(Vec::new());
+                let aborted = records.aborted().map(|(first, producer)| {
+                    AbortedTransaction::default()
+                        .with_producer_id(messages::ProducerId(producer))
+                        .with_first_offset(first.0)
+                });
+                part.aborted_transactions = Some(aborted.collect());
             }
+            part.records = Some(Bytes::from_owner(records));
         }
         Served::Unreadable(grant, failure) => {
             describe(part, &grant);

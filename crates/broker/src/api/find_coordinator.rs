@@ -1,4 +1,4 @@
-//! FindCoordinator (10): which broker coordinates a group.
+//! FindCoordinator (10): which broker coordinates a group, or the transactions of an id.
 
 use highwater_replication::BrokerId;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
@@ -6,10 +6,10 @@ use kafka_protocol::messages::{self, FindCoordinatorRequest, FindCoordinatorResp
 use kafka_protocol::protocol::StrBytes;
 
 use super::{ErrorCode, RequestContext};
-use crate::broker::BrokerShared;
-use crate::cluster::MetadataImage;
+use crate::cluster::{AdminError, MetadataImage};
 use crate::coordinators::partition_of;
 use crate::groups::{self, OFFSETS_TOPIC};
+use crate::transactions::{self, TRANSACTIONS_TOPIC};
 
 /// Keys that name groups; those of transactions are 1, of share groups 2.
 const GROUPS: i8 = 0;
@@ -28,33 +28,26 @@ struct Place {
 pub(crate) async fn handle(context: &RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse {
     let keys = if context.version >= 4 { request.coordinator_keys.clone() } else { vec![request.key.clone()] };
     let topic = match request.key_type {
-        GROUPS => prepare(&context.broker).await,
-        TRANSACTIONS => {
-            let message = "this broker does not coordinate transactions yet".to_owned();
-            Err((ErrorCode::CoordinatorNotAvailable, message))
-        }
+        GROUPS => made(groups::make_topic(&context.broker).await, OFFSETS_TOPIC),
+        TRANSACTIONS => made(transactions::make_topic(&context.broker).await, TRANSACTIONS_TOPIC),
         other => Err((ErrorCode::InvalidRequest, format!("unknown type of coordinator {other}"))),
     };
     let image = context.broker.cluster.image();
     let found = keys.into_iter().map(|key| {
-        let found = topic.clone().and_then(|()| find(&image, &key));
+        let found = topic.clone().and_then(|topic| find(&image, topic, &key));
         (key, found)
     });
     answer(found, context.version)
 }
 
-/// Makes sure that there is a topic for groups, and waits a moment for its leaders.
-async fn prepare(broker: &BrokerShared) -> Result<(), (ErrorCode, String)> {
-    if broker.cluster.image().topic(OFFSETS_TOPIC).is_some() {
-        return Ok(());
-    }
-    groups::make_topic(broker).await.map_err(|error| (ErrorCode::CoordinatorNotAvailable, error.to_string()))
+fn made(made: Result<(), AdminError>, topic: &'static str) -> Result<&'static str, (ErrorCode, String)> {
+    made.map(|()| topic).map_err(|error| (ErrorCode::CoordinatorNotAvailable, error.to_string()))
 }
 
-fn find(image: &MetadataImage, group: &str) -> Found {
+fn find(image: &MetadataImage, topic: &str, key: &str) -> Found {
     let not_yet = |why: &str| (ErrorCode::CoordinatorNotAvailable, why.to_owned());
-    let topic = image.topic(OFFSETS_TOPIC).ok_or_else(|| not_yet("there is no topic for groups yet"))?;
-    let partition = topic.partition(partition_of(group, topic.partitions.len()));
+    let topic = image.topic(topic).ok_or_else(|| not_yet("there is no topic for coordinators yet"))?;
+    let partition = topic.partition(partition_of(key, topic.partitions.len()));
     let leader = partition.and_then(|partition| partition.state.value.leader);
     let leader = leader.and_then(|leader| image.brokers.get(&leader)).ok_or_else(|| not_yet("it has no leader now"))?;
     Ok(Place { broker: leader.id, host: StrBytes::from_string(leader.host.clone()), port: leader.port.into() })
@@ -106,13 +99,13 @@ mod tests {
         // Of three partitions the first is led by broker 1, the second by nobody.
         let (led, leaderless) = ("a", "b");
         assert_eq!((partition_of("c", 3), partition_of("b", 3)), (0, 2));
-        let at = |group: &str| find(&there, group);
+        let at = |group: &str| find(&there, OFFSETS_TOPIC, group);
         assert_eq!(at("c").unwrap().broker, BrokerId(1));
         assert_eq!(at(led).unwrap_err().0, ErrorCode::CoordinatorNotAvailable, "97 % 3 is 1, which nobody leads");
         assert_eq!(at(leaderless).unwrap_err().0, ErrorCode::CoordinatorNotAvailable, "its leader is dead");
         // Consumers of old may commit without a group's name.
         assert_eq!(at("").unwrap().broker, BrokerId(1));
-        assert_eq!(find(&image(), "c").unwrap_err().0, ErrorCode::CoordinatorNotAvailable);
+        assert_eq!(find(&image(), OFFSETS_TOPIC, "c").unwrap_err().0, ErrorCode::CoordinatorNotAvailable);
         let keys = ["c", "a"].map(StrBytes::from_static_str);
         for version in 0..4 {
             for (key, code, node) in [("c", 0, 1), ("a", 15, -1)] {

@@ -41,6 +41,7 @@ mod produce;
 mod produce_refused;
 mod scram;
 mod security;
+mod transactions;
 
 #[cfg(test)]
 pub(crate) mod admin_tests;
@@ -104,6 +105,11 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::DeleteRecords, 0, 2),
     serve(ApiKey::InitProducerId, 0, 5),
     serve(ApiKey::OffsetForLeaderEpoch, 2, 4),
+    serve(ApiKey::AddPartitionsToTxn, 0, 5),
+    serve(ApiKey::AddOffsetsToTxn, 0, 4),
+    serve(ApiKey::EndTxn, 0, 5),
+    serve(ApiKey::WriteTxnMarkers, 1, 1),
+    serve(ApiKey::TxnOffsetCommit, 0, 5),
     serve(ApiKey::DescribeAcls, 1, 3),
     serve(ApiKey::CreateAcls, 1, 3),
     serve(ApiKey::DeleteAcls, 1, 3),
@@ -130,7 +136,10 @@ pub static SUPPORTED: &[Supported] = &[
     serve(ApiKey::DescribeQuorum, 0, 2),
     serve(ApiKey::UpdateFeatures, 0, 2),
     serve(ApiKey::DescribeCluster, 0, 2),
+    serve(ApiKey::DescribeProducers, 0, 0),
     serve(ApiKey::UnregisterBroker, 0, 0),
+    serve(ApiKey::DescribeTransactions, 0, 0),
+    serve(ApiKey::ListTransactions, 0, 2),
     serve(ApiKey::ListConfigResources, 0, 1),
     serve(ApiKey::DescribeTopicPartitions, 0, 0),
 ];
@@ -247,7 +256,7 @@ async fn answer(
         ApiKey::AlterPartitionReassignments => reply.write(&partition_reassignments::alter(&context, decoded!()).await),
         ApiKey::ListPartitionReassignments => reply.write(&partition_reassignments::list(&context, decoded!())),
         ApiKey::DeleteTopics => reply.write(&delete_topics::handle(&context, decoded!()).await?),
-        ApiKey::InitProducerId => reply.write(&init_producer_id::handle(&context, decoded!()).await?),
+        ApiKey::InitProducerId => reply.write(&init_producer_id::handle(&context, decoded!()).await),
         ApiKey::SaslHandshake => {
             let _: messages::SaslHandshakeRequest = decoded!();
             reply.write(&security::sasl_handshake())
@@ -286,6 +295,18 @@ async fn answer(
         ApiKey::DescribeQuorum => reply.write(&controller_role::describe_quorum(&context, decoded!()).await),
         ApiKey::UpdateFeatures => reply.write(&controller_role::update_features(context.version, &decoded!())),
         ApiKey::UnregisterBroker => reply.write(&controller_role::unregister_broker(&context, &decoded!())),
+        ApiKey::AddPartitionsToTxn => {
+            reply.write(&transactions::add_partitions_to_txn::handle(&context, decoded!()).await)
+        }
+        ApiKey::AddOffsetsToTxn => reply.write(&transactions::add_offsets_to_txn::handle(&context, decoded!()).await),
+        ApiKey::EndTxn => reply.write(&transactions::end_txn::handle(&context, decoded!()).await),
+        ApiKey::WriteTxnMarkers => reply.write(&transactions::write_txn_markers::handle(&context, decoded!()).await),
+        ApiKey::TxnOffsetCommit => reply.write(&transactions::txn_offset_commit::handle(&context, decoded!()).await),
+        ApiKey::DescribeProducers => reply.write(&transactions::describe_producers::handle(&context, decoded!()).await),
+        ApiKey::DescribeTransactions => {
+            reply.write(&transactions::describe_transactions::handle(&context, decoded!()).await)
+        }
+        ApiKey::ListTransactions => reply.write(&transactions::list_transactions::handle(&context, &decoded!()).await),
         _ => Err(Close::because(format!("{api:?} is not served"))),
     };
     response.map(Some)

@@ -17,8 +17,9 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::{Close, ErrorCode, RequestContext, is_internal};
 use crate::gather::Gather;
-use crate::hosted::{Hosted, ProduceAnswer};
+use crate::hosted::{Hosted, NotProduced, ProduceAnswer};
 use crate::partitions::TopicName;
+use crate::transactions::{Given, Mode, Verifications};
 
 /// Since this version topics are named by id.
 const TOPIC_IDS_SINCE: i16 = 13;
@@ -31,6 +32,12 @@ const ZSTD_SINCE: i16 = 7;
 
 /// What a client calls itself that may write to Kafka's own topics, as tools of Kafka's do that repair them.
 const WRITES_INTERNAL_TOPICS: &str = "__admin_client";
+
+/// From this version on a client knows TRANSACTION_ABORTABLE.
+const ABORTABLE_SINCE: i16 = 11;
+
+/// From this version on a batch has its partition take part in its transaction (KIP-890).
+const ADDS_SINCE: i16 = 12;
 
 /// A batch on its way to its partition, and where its answer goes.
 struct Delivery {
@@ -53,6 +60,7 @@ pub(crate) async fn handle(
     };
     let mut response = ProduceResponse::default();
     let mut deliveries = Vec::new();
+    let id = request.transactional_id.as_ref().map(|id| id.to_string());
     for topic in request.topic_data {
         let name = match context.version {
             TOPIC_IDS_SINCE.. => TopicName::Id(highwater_storage::TopicId(topic.topic_id.into_bytes())),
@@ -85,14 +93,30 @@ pub(crate) async fn handle(
     let deadline = now.after(i64::from(request.timeout_ms.max(0)));
     let (gather, slots) = Gather::new(deliveries.len());
     let mut places = Vec::with_capacity(deliveries.len());
+    let acks_wanted = acks.unwrap_or(Acks::All);
+    // Of all batches or none: with one of a transaction but no id of one the whole request is refused.
+    let refused = id.is_none() && deliveries.iter().any(|delivery| delivery.batch.is_transactional());
+    let mut of_transaction = Vec::new();
     for (Delivery { topic, partition, hosted, batch }, slot) in deliveries.into_iter().zip(slots) {
-        hosted.produce(batch, acks.unwrap_or(Acks::All), deadline, None, slot);
-        places.push((topic, partition, hosted));
+        places.push((topic, partition, Arc::clone(&hosted)));
+        if refused {
+            slot.fill(Err(NotProduced::Transaction(ErrorCode::TransactionalIdAuthorizationFailed)));
+        } else if batch.is_transactional() {
+            of_transaction.push(Given { hosted, batch, acks: acks_wanted, deadline, slot });
+        } else {
+            hosted.produce(batch, acks_wanted, deadline, None, slot);
+        }
+    }
+    if let Some(id) = id.filter(|_| !of_transaction.is_empty()) {
+        let verifies = context.broker.config.verifies_transactions;
+        let mode =
+            if context.version >= ADDS_SINCE { Some(Mode::Add) } else { Some(Mode::Verify).filter(|_| verifies) };
+        Verifications::admit(&context.broker, &id, mode, of_transaction);
     }
     for ((topic, partition, hosted), outcome) in places.into_iter().zip(gather.all().await) {
         let answers = response.responses.get_mut(topic).map(|topic| &mut topic.partition_responses);
         if let Some(answer) = answers.and_then(|answers| answers.get_mut(partition)) {
-            report(answer, &hosted, outcome);
+            report(answer, &hosted, outcome, context.version);
         }
     }
 
@@ -155,9 +179,6 @@ fn admit(
             format_args!("zstd is for Produce {ZSTD_SINCE} and up, and this is {}", context.version),
         ));
     }
-    if batch.is_transactional() {
-        return Err(Refusal::because(ErrorCode::InvalidTxnState, "transactions are not supported"));
-    }
     Ok((hosted, batch))
 }
 
@@ -171,7 +192,7 @@ fn refusal(refused: BatchRefused) -> Refusal {
 }
 
 /// Writes a partition's answer.
-fn report(answer: &mut PartitionProduceResponse, hosted: &Hosted, outcome: Option<ProduceAnswer>) {
+fn report(answer: &mut PartitionProduceResponse, hosted: &Hosted, outcome: Option<ProduceAnswer>, version: i16) {
     let refusal = match outcome {
         Some(Ok(done)) => {
             answer.base_offset = done.base_offset.0;
@@ -181,11 +202,32 @@ fn report(answer: &mut PartitionProduceResponse, hosted: &Hosted, outcome: Optio
         }
         // Dropped unhandled: the partition was taken away from here.
         None => Refusal::of(ErrorCode::NotLeaderOrFollower),
-        Some(Err(ProduceError::Refused(refused))) => Refusal::because(ErrorCode::from(&refused), refused),
-        Some(Err(ProduceError::Append(error))) => refused_by_log(hosted, error),
-        Some(Err(error)) => Refusal::because(ErrorCode::UnknownServerError, error),
+        Some(Err(NotProduced::Transaction(code))) => refused_by_coordinator(code, version),
+        Some(Err(NotProduced::Partition(ProduceError::Refused(refused)))) => {
+            Refusal::because(ErrorCode::from(&refused), refused)
+        }
+        Some(Err(NotProduced::Partition(ProduceError::Append(error)))) => refused_by_log(hosted, error),
+        Some(Err(NotProduced::Partition(error))) => Refusal::because(ErrorCode::UnknownServerError, error),
     };
     refusal.write(answer);
+}
+
+/// What cannot be verified now is to be tried again: by a code on which all clients do, and which does not send them after
+/// another leader. Clients of transaction version 2 know that their last transaction may still be ending.
+fn refused_by_coordinator(code: ErrorCode, version: i16) -> Refusal {
+    let told = match code {
+        ErrorCode::NetworkException
+        | ErrorCode::CoordinatorLoadInProgress
+        | ErrorCode::CoordinatorNotAvailable
+        | ErrorCode::NotCoordinator => ErrorCode::NotEnoughReplicas,
+        ErrorCode::ConcurrentTransactions if version < ADDS_SINCE => ErrorCode::NotEnoughReplicas,
+        ErrorCode::TransactionAbortable if version < ABORTABLE_SINCE => ErrorCode::InvalidTxnState,
+        ErrorCode::TransactionalIdAuthorizationFailed => {
+            return Refusal::because(code, "a batch of a transaction in a request without a transactional id");
+        }
+        code => code,
+    };
+    Refusal::because(told, format!("the partition could not be verified to take part in the transaction: {code}"))
 }
 
 fn refused_by_log(hosted: &Hosted, error: AppendError) -> Refusal {

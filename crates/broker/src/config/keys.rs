@@ -565,6 +565,74 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
         I32,
         "Bytes of a segment of __consumer_offsets when it is made."
     ),
+    BrokerKey {
+        name: "transaction.max.timeout.ms",
+        kind: ConfigType::Int,
+        doc: "The longest time in milliseconds that a producer may give its transactions.",
+        set: |config, text| number(text, 1, I32).map(|value| config.transactions.timeout_max_ms = value),
+        show: |config| Some(show(config.transactions.timeout_max_ms)),
+    },
+    BrokerKey {
+        name: "transactional.id.expiration.ms",
+        kind: ConfigType::Int,
+        doc: "Milliseconds after which a transactional id is forgotten that nobody uses.",
+        set: |config, text| number(text, 1, I32).map(|value| config.transactions.id_expiration_ms = value),
+        show: |config| Some(show(config.transactions.id_expiration_ms)),
+    },
+    BrokerKey {
+        name: "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        kind: ConfigType::Int,
+        doc: "Milliseconds between looks for transactions that take too long.",
+        set: |config, text| number(text, 1, I32).map(|value| config.transactions.abort_check_interval_ms = value),
+        show: |config| Some(show(config.transactions.abort_check_interval_ms)),
+    },
+    BrokerKey {
+        name: "transaction.remove.expired.transaction.cleanup.interval.ms",
+        kind: ConfigType::Int,
+        doc: "Milliseconds between looks for transactional ids to forget.",
+        set: |config, text| number(text, 1, I32).map(|value| config.transactions.expiry_check_interval_ms = value),
+        show: |config| Some(show(config.transactions.expiry_check_interval_ms)),
+    },
+    broker_key!(
+        "transaction.partition.verification.enable",
+        Boolean,
+        verifies_transactions,
+        "Whether the coordinator is asked before a batch begins a transaction in a partition."
+    ),
+    broker_key!(
+        "transaction.state.log.num.partitions",
+        Int,
+        transactions_topic_partitions,
+        1,
+        I32,
+        "Partitions of __transaction_state when it is made."
+    ),
+    BrokerKey {
+        name: "transaction.state.log.replication.factor",
+        kind: ConfigType::Short,
+        doc: "Replicas of __transaction_state when it is made. Kafka's default is 3, and there are no transactions before so \
+              many brokers are there; here as many as there are then, up to three.",
+        set: |config, text| {
+            number(text, 1, 32_767).map(|factor| config.transactions_topic_replication_factor = Some(factor))
+        },
+        show: |config| config.transactions_topic_replication_factor.map(show),
+    },
+    BrokerKey {
+        name: "transaction.state.log.min.isr",
+        kind: ConfigType::Int,
+        doc: "Replicas of __transaction_state that must be in sync when it is made. Kafka's default is 2; here that is so with \
+              three replicas or more, else one is enough.",
+        set: |config, text| number(text, 1, I32).map(|replicas| config.transactions_topic_min_isr = Some(replicas)),
+        show: |config| config.transactions_topic_min_isr.map(show),
+    },
+    broker_key!(
+        "transaction.state.log.segment.bytes",
+        Int,
+        transactions_topic_segment_bytes,
+        1,
+        I32,
+        "Bytes of a segment of __transaction_state when it is made."
+    ),
     broker_key!(
         "producer.id.expiration.ms",
         Int,

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{Away, Deed, Event, Machine, Marked, Message, NotMarked, Place, records};
 use crate::gather::Gather;
-use crate::hosted::{Guard, Hosted, ProduceAnswer};
+use crate::hosted::{Guard, Hosted, NotProduced, ProduceAnswer};
 
 /// How often it looks whether its partition is led here and committed, until it may serve.
 const POLL: Duration = Duration::from_millis(5);
@@ -372,7 +372,7 @@ impl<M: Machine> Running<M> {
         match CheckedBatch::check(Bytes::from(batch), &rules, now) {
             // It waits for as long as this broker leads: what was appended may be committed at any time.
             Ok(batch) => self.hosted.produce(batch, Acks::All, TimestampMs(i64::MAX), guard, slot),
-            Err(refused) => slot.fill(Err(ProduceError::Append(AppendError::Refused(refused)))),
+            Err(refused) => slot.fill(Err(ProduceError::Append(AppendError::Refused(refused)).into())),
         }
         let patience = M::patience(&self.at.broker.config);
         self.appends.push_back(Waiting { what, gather, late_at: Some(Instant::now() + patience) });
@@ -420,41 +420,52 @@ async fn until(at: Option<Instant>) {
     }
 }
 
+/// What a partition said; `None` where it is not known what became of it.
+fn of_partition(outcome: Option<ProduceAnswer>) -> Option<Result<(), ProduceError>> {
+    match outcome? {
+        Ok(_) => Some(Ok(())),
+        Err(NotProduced::Partition(error)) => Some(Err(error)),
+        Err(NotProduced::Transaction(_)) => None,
+    }
+}
+
 /// How an append ended; `None` if that is not known, or this broker does not lead any more.
 fn end_of(outcome: Option<ProduceAnswer>) -> Option<Appended> {
-    match outcome {
-        Some(Ok(_)) => Some(Appended::Committed),
-        None => None,
-        Some(Err(ProduceError::Append(AppendError::Refused(BatchRefused::TooLarge { .. })))) => {
-            Some(Appended::TooLarge)
+    let error = match of_partition(outcome)? {
+        Ok(()) => return Some(Appended::Committed),
+        Err(error) => error,
+    };
+    match error {
+        ProduceError::Append(
+            AppendError::Refused(BatchRefused::TooLarge { .. }) | AppendError::LargerThanSegment { .. },
+        ) => Some(Appended::TooLarge),
+        ProduceError::Append(AppendError::Sequence(SequenceError::InvalidEpoch { .. })) => Some(Appended::Fenced),
+        ProduceError::Append(AppendError::Sequence(_)) => Some(Appended::OutsideTransaction),
+        ProduceError::Refused(ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. }) => {
+            Some(Appended::NotNow)
         }
-        Some(Err(ProduceError::Append(AppendError::LargerThanSegment { .. }))) => Some(Appended::TooLarge),
-        Some(Err(ProduceError::Refused(
-            ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. },
-        ))) => Some(Appended::NotNow),
-        Some(Err(ProduceError::Append(AppendError::Sequence(SequenceError::InvalidEpoch { .. })))) => {
-            Some(Appended::Fenced)
-        }
-        Some(Err(ProduceError::Append(AppendError::Sequence(_)))) => Some(Appended::OutsideTransaction),
         // It may be in the log: what is told from here on must come from there.
-        Some(Err(_)) => None,
+        _ => None,
     }
 }
 
 /// What becomes of a marker; that it is not led here any more where it is not known.
 pub(crate) fn marked(outcome: Option<ProduceAnswer>) -> Marked {
-    match outcome {
-        Some(Ok(_)) => Ok(()),
-        Some(Err(ProduceError::Append(AppendError::Sequence(SequenceError::CoordinatorFenced { .. })))) => {
-            Err(NotMarked::CoordinatorFenced)
+    let error = match of_partition(outcome).ok_or(NotMarked::NotLeader)? {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    Err(match error {
+        ProduceError::Append(AppendError::Sequence(SequenceError::CoordinatorFenced { .. })) => {
+            NotMarked::CoordinatorFenced
         }
-        Some(Err(ProduceError::Append(AppendError::Sequence(_)))) => Err(NotMarked::InvalidProducerEpoch),
-        Some(Err(ProduceError::Refused(
-            ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. },
-        ))) => Err(NotMarked::NotEnoughReplicas),
-        Some(Err(ProduceError::Append(_))) => Err(NotMarked::Storage),
-        Some(Err(_)) | None => Err(NotMarked::NotLeader),
-    }
+        ProduceError::Append(AppendError::Sequence(_)) => NotMarked::InvalidProducerEpoch,
+        ProduceError::Append(_) => NotMarked::Storage,
+        ProduceError::Refused(ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. }) => {
+            NotMarked::NotEnoughReplicas
+        }
+        _ => NotMarked::NotLeader,
+    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ use crate::cluster::{AdminError, Intent, MetadataImage, NewTopic};
 use crate::config::BrokerConfig;
 use crate::hosted::Guard;
 
+pub(crate) use actor::marked;
+
 /// What may wait at one coordinator. Who comes later waits on its own connection.
 const MESSAGES_MAX: usize = 1024;
 

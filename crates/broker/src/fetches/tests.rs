@@ -91,6 +91,7 @@ impl Source for Fake {
         from: Offset,
         max_bytes: usize,
         at_least_one: bool,
+        _committed: bool,
     ) -> Result<Chunk, ReadFailure> {
         let mut state = self.state();
         if state.superseded > 0 {
@@ -103,7 +104,7 @@ impl Source for Fake {
         let fits = (max_bytes / self.batch_bytes).max(usize::from(at_least_one));
         let count = fits.min(usize::try_from(grant.upper - from).expect("asked below upper"));
         let next = from + i64::try_from(count).expect("small");
-        Ok(Chunk { bytes: vec![7; count * self.batch_bytes], next: (count > 0).then_some(next) })
+        Ok(Chunk { bytes: vec![7; count * self.batch_bytes], next: (count > 0).then_some(next), aborted: Vec::new() })
     }
 }
 

@@ -11,6 +11,7 @@ mod groups;
 mod schema;
 mod security;
 mod tables;
+mod transactions;
 
 use kafka_protocol::messages::ApiKey;
 

@@ -7,6 +7,7 @@ use super::admin::*;
 use super::groups::*;
 use super::schema::{Field, Kind, Message};
 use super::security::*;
+use super::transactions::*;
 
 /// Of messages that have no flexible version.
 const NEVER: i16 = i16::MAX;
@@ -21,6 +22,7 @@ pub(super) const STRING: Field = Field::of(Kind::String);
 pub(super) const RECORDS: Field = Field::of(Kind::Bytes);
 pub(super) const STRINGS: Field = Field::of(Kind::Strings);
 pub(super) const I32S: Field = Field::of(Kind::Fixeds(4));
+pub(super) const I64S: Field = Field::of(Kind::Fixeds(8));
 
 pub(super) const fn structs(fields: &'static [Field]) -> Field {
     Field::of(Kind::Structs(fields))
@@ -82,6 +84,14 @@ pub(super) fn request(api: ApiKey) -> Option<&'static Message> {
         ApiKey::UpdateFeatures => &Message { fields: UPDATE_FEATURES, flexible_since: 0 },
         ApiKey::UnregisterBroker => &Message { fields: UNREGISTER_BROKER, flexible_since: 0 },
         ApiKey::DescribeCluster => &Message { fields: DESCRIBE_CLUSTER, flexible_since: 0 },
+        ApiKey::AddPartitionsToTxn => &Message { fields: ADD_PARTITIONS_TO_TXN, flexible_since: 3 },
+        ApiKey::AddOffsetsToTxn => &Message { fields: ADD_OFFSETS_TO_TXN, flexible_since: 3 },
+        ApiKey::EndTxn => &Message { fields: END_TXN, flexible_since: 3 },
+        ApiKey::WriteTxnMarkers => &Message { fields: WRITE_TXN_MARKERS, flexible_since: 1 },
+        ApiKey::TxnOffsetCommit => &Message { fields: TXN_OFFSET_COMMIT, flexible_since: 3 },
+        ApiKey::DescribeProducers => &Message { fields: DESCRIBE_PRODUCERS, flexible_since: 0 },
+        ApiKey::DescribeTransactions => &Message { fields: DESCRIBE_TRANSACTIONS, flexible_since: 0 },
+        ApiKey::ListTransactions => &Message { fields: LIST_TRANSACTIONS, flexible_since: 0 },
         _ => return None,
     })
 }
@@ -138,6 +148,14 @@ pub(super) fn response(api: ApiKey) -> Option<&'static Message> {
         ApiKey::UpdateFeatures => &Message { fields: UPDATE_FEATURES_RESPONSE, flexible_since: 0 },
         ApiKey::UnregisterBroker => &Message { fields: UNREGISTER_BROKER_RESPONSE, flexible_since: 0 },
         ApiKey::DescribeCluster => &Message { fields: DESCRIBE_CLUSTER_RESPONSE, flexible_since: 0 },
+        ApiKey::AddPartitionsToTxn => &Message { fields: ADD_PARTITIONS_TO_TXN_RESPONSE, flexible_since: 3 },
+        ApiKey::AddOffsetsToTxn => &Message { fields: ADD_OFFSETS_TO_TXN_RESPONSE, flexible_since: 3 },
+        ApiKey::EndTxn => &Message { fields: END_TXN_RESPONSE, flexible_since: 3 },
+        ApiKey::WriteTxnMarkers => &Message { fields: WRITE_TXN_MARKERS_RESPONSE, flexible_since: 1 },
+        ApiKey::TxnOffsetCommit => &Message { fields: TXN_OFFSET_COMMIT_RESPONSE, flexible_since: 3 },
+        ApiKey::DescribeProducers => &Message { fields: DESCRIBE_PRODUCERS_RESPONSE, flexible_since: 0 },
+        ApiKey::DescribeTransactions => &Message { fields: DESCRIBE_TRANSACTIONS_RESPONSE, flexible_since: 0 },
+        ApiKey::ListTransactions => &Message { fields: LIST_TRANSACTIONS_RESPONSE, flexible_since: 0 },
         _ => return None,
     })
 }

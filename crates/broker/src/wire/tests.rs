@@ -9,6 +9,9 @@ use super::*;
 
 mod admin;
 mod security;
+mod transactions;
+
+use transactions::*;
 
 /// A message, as bytes and as what re-reads them.
 pub(crate) struct Sample {
@@ -106,6 +109,22 @@ pub(crate) fn samples() -> Vec<Sample> {
     add!(InitProducerId, false, InitProducerIdResponse, |_, _| InitProducerIdResponse::default());
     add!(OffsetForLeaderEpoch, true, OffsetForLeaderEpochRequest, offset_for_leader_epoch);
     add!(OffsetForLeaderEpoch, false, OffsetForLeaderEpochResponse, offset_for_leader_epoch_answer);
+    add!(AddPartitionsToTxn, true, AddPartitionsToTxnRequest, add_partitions_to_txn);
+    add!(AddPartitionsToTxn, false, AddPartitionsToTxnResponse, add_partitions_to_txn_answer);
+    add!(AddOffsetsToTxn, true, AddOffsetsToTxnRequest, add_offsets_to_txn);
+    add!(AddOffsetsToTxn, false, AddOffsetsToTxnResponse, |_, _| AddOffsetsToTxnResponse::default());
+    add!(EndTxn, true, EndTxnRequest, end_txn);
+    add!(EndTxn, false, EndTxnResponse, end_txn_answer);
+    add!(WriteTxnMarkers, true, WriteTxnMarkersRequest, write_txn_markers);
+    add!(WriteTxnMarkers, false, WriteTxnMarkersResponse, write_txn_markers_answer);
+    add!(TxnOffsetCommit, true, TxnOffsetCommitRequest, txn_offset_commit);
+    add!(TxnOffsetCommit, false, TxnOffsetCommitResponse, txn_offset_commit_answer);
+    add!(DescribeProducers, true, DescribeProducersRequest, describe_producers);
+    add!(DescribeProducers, false, DescribeProducersResponse, describe_producers_answer);
+    add!(DescribeTransactions, true, DescribeTransactionsRequest, describe_transactions);
+    add!(DescribeTransactions, false, DescribeTransactionsResponse, describe_transactions_answer);
+    add!(ListTransactions, true, ListTransactionsRequest, list_transactions);
+    add!(ListTransactions, false, ListTransactionsResponse, list_transactions_answer);
     add!(DescribeConfigs, true, DescribeConfigsRequest, describe_configs);
     add!(DescribeConfigs, false, DescribeConfigsResponse, describe_configs_answer);
     add!(AlterConfigs, true, AlterConfigsRequest, admin::alter_configs);

@@ -107,7 +107,7 @@ async fn refused_batches_get_their_code_and_leave_no_trace() {
         ("a base offset", base, 87),
         ("too large", builder.build(), 10),
         ("from the future", future.build(), 32),
-        ("transactional", transactional.build(), 48),
+        ("of a transaction without an id", transactional.build(), 53),
         ("empty", Vec::new(), 87),
         ("cut short", batch(-1, 0)[..70].to_vec(), 2),
     ];

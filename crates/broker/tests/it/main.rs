@@ -10,3 +10,4 @@ mod handing_over;
 mod heal;
 mod lifecycle;
 mod support;
+mod transactions;

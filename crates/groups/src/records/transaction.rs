@@ -67,6 +67,25 @@ impl TransactionStatus {
         Self::PrepareEpochFence,
     ];
 
+    /// Kafka's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "Empty",
+            Self::Ongoing => "Ongoing",
+            Self::PrepareCommit => "PrepareCommit",
+            Self::PrepareAbort => "PrepareAbort",
+            Self::CompleteCommit => "CompleteCommit",
+            Self::CompleteAbort => "CompleteAbort",
+            Self::Dead => "Dead",
+            Self::PrepareEpochFence => "PrepareEpochFence",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.name() == name)
+    }
+
     fn of(number: i8) -> Result<Self, RecordError> {
         let found = Self::ALL.into_iter().find(|&status| status as i8 == number);
         found.ok_or_else(|| RecordError::Value { of: "status of a transaction", value: number.into() })

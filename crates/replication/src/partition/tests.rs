@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use highwater_storage::fs::{Call, Fault, SimFs};
 use highwater_storage::{
-    BatchBuilder, Codec, EpochEnd, Fetched, OpenHints, ProduceRules, ReadError, ReadLimit, Record,
+    BatchBuilder, Codec, EpochEnd, Fetched, OpenHints, Origin, ProduceRules, ReadError, ReadLimit, Record,
+    TransactionMarker,
 };
 
 use super::*;
 use crate::Isolation;
-use crate::event::{FetchFailure, FetchedRecords};
+use crate::event::{FetchFailure, FetchedRecords, ListedOffset, Which};
 
 const ME: BrokerId = BrokerId(1);
 const OTHER: BrokerId = BrokerId(2);
@@ -103,6 +104,69 @@ fn what_a_leader_grants_can_be_read_however_often_its_log_was_cut() {
         assert_eq!(grant.upper, Offset(2));
         assert_eq!(read(&partition, &grant).unwrap().next, Offset(2), "{by:?}");
     }
+}
+
+/// Readers of committed records end before a transaction that is open, or whose marker is not committed, and are woken when it
+/// is.
+#[test]
+fn readers_of_committed_records_wait_until_a_transaction_is_decided() {
+    let fs = SimFs::new(1);
+    let mut partition = partition(&fs);
+    led_by(&mut partition, ME, 3, &[ME, OTHER]);
+    let all = Fetcher::Consumer { isolation: Isolation::ReadUncommitted };
+    let committed = Fetcher::Consumer { isolation: Isolation::ReadCommitted };
+    let append = |partition: &mut Partition, batch: Vec<u8>| {
+        let rules = ProduceRules { origin: Origin::Coordinator, ..ProduceRules::default() };
+        let checked = CheckedBatch::check(batch, &rules, NOW).unwrap();
+        partition.produce(NOW, &checked, Acks::Leader, NOW.after(1000), WaitToken(1)).unwrap();
+    };
+    let replicated = |partition: &mut Partition| {
+        let from = partition.log().end();
+        let last_fetched_epoch = Some(partition.log().latest_epoch());
+        let acknowledges = FetchRequest { from, last_fetched_epoch, ..request(partition, FOLLOWER) };
+        partition.fetch(NOW, &acknowledges).unwrap();
+    };
+    let ends = |partition: &mut Partition| {
+        let upper = |partition: &mut Partition, by| partition.fetch(NOW, &request(partition, by)).unwrap().upper.0;
+        let list = partition.list_offset(committed, None, Which::Latest).unwrap();
+        assert_eq!(
+            list,
+            ListedOffset::At { offset: Offset(upper(partition, committed)), leader_epoch: LeaderEpoch(3) }
+        );
+        let told = partition.fetch(NOW, &request(partition, all)).unwrap();
+        assert_eq!(told.last_stable_offset.0, upper(partition, committed));
+        (upper(partition, committed), told.upper.0)
+    };
+    let woken = |partition: &mut Partition| {
+        let mut woken = Vec::new();
+        while let Some(effect) = partition.poll_effect() {
+            if let Effect::WakeFetch { token } = effect {
+                woken.push(token.0);
+            }
+        }
+        woken
+    };
+    produce(&mut partition, "alone").unwrap();
+    let mut open = BatchBuilder::new(Codec::None).producer(7, 0, 0).transactional();
+    open.push(Record::new(NOW, b"undecided"));
+    append(&mut partition, open.build());
+    replicated(&mut partition);
+    assert_eq!(ends(&mut partition), (1, 2));
+    partition.watch_fetch(WaitToken(11), committed, Offset(1));
+    partition.watch_fetch(WaitToken(12), all, Offset(2));
+    assert_eq!(woken(&mut partition), [0; 0]);
+    let marker = TransactionMarker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_abort: false };
+    append(&mut partition, marker.to_batch(NOW));
+    assert_eq!(ends(&mut partition), (1, 2), "the marker may still be lost");
+    assert_eq!(woken(&mut partition), [0; 0]);
+    replicated(&mut partition);
+    assert_eq!(ends(&mut partition), (3, 3));
+    let mut woken = woken(&mut partition);
+    woken.sort_unstable();
+    assert_eq!(woken, [11, 12]);
+    partition.watch_fetch(WaitToken(13), committed, Offset(3));
+    partition.unwatch_fetch(WaitToken(13));
+    assert_eq!(partition.status().fetches_waiting, 0);
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl Replica {
         // Committed stays committed: a leader that was just elected may not know yet what we know.
         let high_watermark = leader_high_watermark.min(log.end());
         if high_watermark > self.high_watermark {
-            self.raise_high_watermark(high_watermark);
+            self.raise_high_watermark(log, high_watermark);
         }
         self.consider_flush(now, log);
         self.fetch_on(now, log);
@@ -159,7 +159,7 @@ impl Replica {
     pub(super) fn replication_refused(&mut self, now: TimestampMs, log: &dyn LogView) {
         // The start may have moved before the records were refused.
         if log.start() > self.high_watermark {
-            self.raise_high_watermark(log.start());
+            self.raise_high_watermark(log, log.start());
         }
         self.back_off(now);
     }

@@ -118,11 +118,11 @@ impl Replica {
         let counted = self.counted_end(log);
         let replicated = leader.replicated_end(now, &self.config, counted, log.end(), self.isr(), &self.live);
         if let Some(end) = replicated.filter(|end| *end > self.high_watermark) {
-            self.raise_high_watermark(end);
+            self.raise_high_watermark(log, end);
         }
     }
 
-    pub(super) fn raise_high_watermark(&mut self, to: Offset) {
+    pub(super) fn raise_high_watermark(&mut self, log: &dyn LogView, to: Offset) {
         self.high_watermark = to;
         self.outputs.push_back(Output::HighWatermark(to));
         while let Some(produce) = self.for_commit.pop_reached(to) {
@@ -130,6 +130,11 @@ impl Replica {
             self.outputs.push_back(Output::ProduceDone { token: produce.token, result });
         }
         while let Some(token) = self.consumers.pop_below(to) {
+            self.outputs.push_back(Output::WakeFetch { token });
+        }
+        // It rises with the high watermark only, which a marker must have below it to count.
+        let stable = log.last_stable_offset(to);
+        while let Some(token) = self.committed_consumers.pop_below(stable) {
             self.outputs.push_back(Output::WakeFetch { token });
         }
     }

@@ -6,7 +6,7 @@ use super::{Replica, RoleState};
 use crate::event::{FetchError, FetchGrant, FetchRequest, Fetcher, ListedOffset, OffsetNotAvailable, Output, Which};
 use crate::leader::{Leader, Shown};
 use crate::lineage::{Fit, LogView, fit, vouches};
-use crate::{BrokerEpoch, BrokerId, WaitToken};
+use crate::{BrokerEpoch, BrokerId, Isolation, WaitToken};
 
 impl Replica {
     /// Answers a fetch that arrives. A follower's `from` is its acknowledgement of everything below.
@@ -50,12 +50,10 @@ impl Replica {
             }
         };
         Ok(FetchGrant {
-            upper: match fetch.by {
-                Fetcher::Consumer { .. } => self.high_watermark,
-                Fetcher::Follower { .. } => log.end(),
-            },
+            upper: self.readable_end(log, fetch.by),
             high_watermark,
-            last_stable_offset: high_watermark,
+            // Where the one is not known the other is not either.
+            last_stable_offset: log.last_stable_offset(self.high_watermark).min(high_watermark),
             log_start: log.start(),
             diverging,
             leader_epoch: leader.epoch,
@@ -75,9 +73,11 @@ impl Replica {
 
     /// Wakes the fetch once there is something at `from`, or the leadership changes. At once if it is so already.
     pub fn watch_fetch(&mut self, log: &dyn LogView, token: WaitToken, by: Fetcher, from: Offset) {
-        let (waiting, end) = match by {
-            Fetcher::Consumer { .. } => (&mut self.consumers, self.high_watermark),
-            Fetcher::Follower { .. } => (&mut self.followers, log.end()),
+        let end = self.readable_end(log, by);
+        let waiting = match by {
+            Fetcher::Consumer { isolation: Isolation::ReadUncommitted } => &mut self.consumers,
+            Fetcher::Consumer { isolation: Isolation::ReadCommitted } => &mut self.committed_consumers,
+            Fetcher::Follower { .. } => &mut self.followers,
         };
         if from < end || !matches!(self.role, RoleState::Leader(_)) {
             self.outputs.push_back(Output::WakeFetch { token });
@@ -89,6 +89,7 @@ impl Replica {
     /// Forgets a fetch that waits. Nothing happens if it does not.
     pub fn unwatch_fetch(&mut self, token: WaitToken) {
         self.consumers.remove(token);
+        self.committed_consumers.remove(token);
         self.followers.remove(token);
     }
 
@@ -101,12 +102,10 @@ impl Replica {
         which: Which,
     ) -> Result<ListedOffset, FetchError> {
         let leader = self.serving(current_leader_epoch)?;
-        let upper = match by {
-            Fetcher::Consumer { .. } => self.high_watermark,
-            Fetcher::Follower { .. } => log.end(),
-        };
+        let upper = self.readable_end(log, by);
         // As in `told_high_watermark`: the end would go backwards for consumers (KIP-207).
-        let unknown = (upper < leader.epoch_start)
+        let is_consumer = matches!(by, Fetcher::Consumer { .. });
+        let unknown = (is_consumer && self.high_watermark < leader.epoch_start)
             .then_some(OffsetNotAvailable { high_watermark: self.high_watermark, epoch_start: leader.epoch_start });
         match (which, unknown) {
             (Which::Earliest, _) => Ok(ListedOffset::At { offset: log.start(), leader_epoch: LeaderEpoch::NONE }),
@@ -127,6 +126,15 @@ impl Replica {
     ) -> Result<EpochEnd, FetchError> {
         self.serving(current_leader_epoch)?;
         Ok(log.end_of_epoch(epoch))
+    }
+
+    /// Where records end that the asker may see.
+    fn readable_end(&self, log: &dyn LogView, by: Fetcher) -> Offset {
+        match by {
+            Fetcher::Consumer { isolation: Isolation::ReadUncommitted } => self.high_watermark,
+            Fetcher::Consumer { isolation: Isolation::ReadCommitted } => log.last_stable_offset(self.high_watermark),
+            Fetcher::Follower { .. } => log.end(),
+        }
     }
 
     /// The leadership, if the asker means the same one. The epoch is checked first: an asker that is behind must learn

@@ -189,7 +189,9 @@ impl<'a> Words<'a> {
         let Replica { config, state, assignment: _, live, session, role, high_watermark, began, unsettled, .. } =
             replica;
         // Settings do not change, between steps nothing waits and nothing is wanted, and a proposal is called by its place.
-        let Replica { for_commit: _, for_flush: _, consumers: _, followers: _, outputs: _, .. } = replica;
+        let Replica {
+            for_commit: _, for_flush: _, consumers: _, committed_consumers: _, followers: _, outputs: _, ..
+        } = replica;
         let Replica { flush_running, unflushed_since: _, published, proposals: _, told: _, .. } = replica;
         self.life(config.broker_epoch);
         let known = replica.leader_epoch();
