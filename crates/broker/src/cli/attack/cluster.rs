@@ -157,6 +157,10 @@ impl Cluster {
             format!("log.segment.bytes={SEGMENT_BYTES}"),
             "log.retention.ms=-1".to_owned(),
             "auto.create.topics.enable=false".to_owned(),
+            // Few, and on all brokers: each kill is one of a coordinator.
+            "offsets.topic.num.partitions=3".to_owned(),
+            "transaction.state.log.num.partitions=3".to_owned(),
+            "min.insync.replicas=2".to_owned(),
             // So often that leaderships move while there is load.
             "leader.imbalance.check.interval.seconds=10".to_owned(),
         ] {

@@ -5,6 +5,7 @@ mod disk;
 mod faults;
 mod load;
 mod network;
+mod pipeline;
 mod status;
 mod verdict;
 mod view;
@@ -29,6 +30,7 @@ use disk::Disks;
 use faults::{Kind, Plan};
 use load::Load;
 use network::Network;
+use pipeline::{COPY, Copier};
 use status::Status;
 use verdict::Verdict;
 use view::View;
@@ -82,6 +84,7 @@ struct Attack {
     status: watch::Receiver<Status>,
     asking: JoinHandle<()>,
     load: Load,
+    copier: Copier,
     view: View,
     started: Instant,
     /// For each kill of a leader: what it led, and the number of the board's clock.
@@ -181,15 +184,17 @@ impl Attack {
         view.event(&format!("ZooKeeper and brokers on {}", brokers.join(", ")));
         let contact = Contact { brokers, client_id: CLIENT_ID, patience: PATIENCE };
         create(&contact, topic).await?;
+        create(&contact, Topic { name: COPY, ..topic }).await?;
         view.event(&format!(
             "topic {}: {} partitions, {} replicas, min.insync.replicas {}; {} records a second, acks=all",
             topic.name, topic.partitions, topic.replicas, topic.min_insync_replicas, arguments.rate
         ));
         let (status, asking) = status::watch(contact.clone(), topic);
         let load = Load::start(&contact, topic, arguments.rate, random);
+        let copier = Copier::start(&contact, topic, random.fork());
         let started = Instant::now();
-        let mut attack =
-            Self { cluster, topic, status, asking, load, view, started, kills: Vec::new(), problems: Vec::new() };
+        let (kills, problems) = (Vec::new(), Vec::new());
+        let mut attack = Self { cluster, topic, status, asking, load, copier, view, started, kills, problems };
         attack.settle().await?;
         Ok(attack)
     }
@@ -262,6 +267,10 @@ impl Attack {
                 None
             }
         };
+        match self.copier.end().await {
+            Ok(copied) => verdict.copied = copied,
+            Err(error) => verdict.problems.push(format!("{error:#}")),
+        }
         self.asking.abort();
         for broker in BROKERS {
             let stopped = self.cluster.stop(Member::Broker(broker)).await?;

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::faults::Kind;
 use super::load::Board;
+use super::pipeline::Copied;
 
 /// How many broken promises are told of each partition.
 const TOLD_MAX: usize = 5;
@@ -32,6 +33,8 @@ pub(super) struct Verdict {
     pub(super) kills: Vec<Duration>,
     /// Why producers went on under another number, and how often.
     pub(super) new_producers: BTreeMap<String, u64>,
+    /// What the program did that copies exactly once.
+    pub(super) copied: Copied,
     /// The broken promises, and all else that must not be, for people.
     pub(super) problems: Vec<String>,
 }
@@ -72,7 +75,7 @@ impl Verdict {
 
     /// Whether all promises were kept, and something was promised.
     pub(super) fn is_good(&self) -> bool {
-        self.problems.is_empty() && self.broken.is_empty() && self.acknowledged > 0
+        self.problems.is_empty() && self.broken.is_empty() && self.acknowledged > 0 && self.copied.records > 0
     }
 
     fn median_kill(&self) -> Option<Duration> {
@@ -117,6 +120,13 @@ impl Verdict {
                     millis(self.kills.iter().max().copied())
                 ),
             ),
+            (
+                "copied",
+                format!(
+                    "{} records exactly once in {} transactions; {} aborted, {} lives",
+                    self.copied.records, self.copied.committed, self.copied.aborted, self.copied.lives
+                ),
+            ),
             ("new producers", counted(self.new_producers.iter().map(|(why, count)| (why.as_str(), *count)).collect())),
         ];
         let mut text = String::new();
@@ -157,6 +167,10 @@ impl Verdict {
             "first_acknowledgements_after_kill_ms": self.kills.iter().copied().map(millis).collect::<Vec<u64>>(),
             "median_after_kill_ms": self.median_kill().map(millis),
             "worst_after_kill_ms": self.kills.iter().max().copied().map(millis),
+            "copied": self.copied.records,
+            "transactions_committed": self.copied.committed,
+            "transactions_aborted": self.copied.aborted,
+            "copier_lives": self.copied.lives,
             "new_producers": self.new_producers,
             "problems": self.problems,
         })
@@ -176,15 +190,20 @@ pub(super) fn write_history(history: &[Event], file: &Path) -> anyhow::Result<()
 mod tests {
     use super::*;
 
+    fn good() -> Verdict {
+        Verdict { acknowledged: 1, copied: Copied { records: 1, ..Copied::default() }, ..Verdict::default() }
+    }
+
     #[test]
-    fn a_verdict_needs_acknowledgements_and_no_problem() {
-        let mut verdict = Verdict { acknowledged: 1, ..Verdict::default() };
+    fn a_verdict_needs_acknowledgements_a_copy_and_no_problem() {
+        let mut verdict = good();
         assert!(verdict.is_good() && verdict.table().contains("every promise was kept"));
         verdict.broken.insert(Broken::Lost, 1);
         assert!(!verdict.is_good() && verdict.table().contains("PROMISES WERE BROKEN"));
         assert_eq!(verdict.json()["lost"], 1);
         assert!(!Verdict::default().is_good());
-        let problem = Verdict { acknowledged: 1, problems: vec!["a broker fell".to_owned()], ..Verdict::default() };
+        assert!(!Verdict { copied: Copied::default(), ..good() }.is_good());
+        let problem = Verdict { problems: vec!["a broker fell".to_owned()], ..good() };
         assert!(!problem.is_good() && problem.table().contains("a broker fell"));
     }
 
