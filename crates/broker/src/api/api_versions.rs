@@ -33,18 +33,18 @@ fn answer(request: &ApiVersionsRequest, version: i16) -> ApiVersionsResponse {
     if version < FEATURES_SINCE {
         return response;
     }
-    // Clients of version 3 that read features do not take a lowest level of 0 (KAFKA-17492).
-    let lowest = if version >= ZERO_LEVELS_SINCE { 0 } else { 1 };
     let supported = SupportedFeatureKey::default()
         .with_name(StrBytes::from_static_str(TRANSACTION_VERSION))
-        .with_min_version(lowest)
+        .with_min_version(0)
         .with_max_version(TRANSACTION_VERSION_LEVEL);
+    // Clients of version 3 do not take a lowest level of 0 (KAFKA-17011); what is in force they are told all the same.
+    let supported = if version >= ZERO_LEVELS_SINCE { vec![supported] } else { Vec::new() };
     let finalized = FinalizedFeatureKey::default()
         .with_name(StrBytes::from_static_str(TRANSACTION_VERSION))
         .with_min_version_level(TRANSACTION_VERSION_LEVEL)
         .with_max_version_level(TRANSACTION_VERSION_LEVEL);
     response
-        .with_supported_features(vec![supported])
+        .with_supported_features(supported)
         .with_finalized_features_epoch(FEATURES_EPOCH)
         .with_finalized_features(vec![finalized])
 }
@@ -88,12 +88,15 @@ mod tests {
             let without = answer(&ApiVersionsRequest::default(), version);
             assert_eq!((without.api_keys, without.finalized_features.len()), (list.api_keys.clone(), 0));
         }
-        for (version, lowest) in [(3, 1), (4, 0)] {
+        // As Kafka 4.1 answers.
+        for (version, told) in [(3, &[][..]), (4, &[("transaction.version", 0, 2)])] {
             let list = answer(&request("kcat", "1.7.0"), version);
-            let levels = |name: &str, low: i16, high: i16| (name.to_owned(), low, high);
-            let supported: Vec<_> =
-                list.supported_features.iter().map(|one| levels(&one.name, one.min_version, one.max_version)).collect();
-            assert_eq!(supported, [levels("transaction.version", lowest, 2)]);
+            let supported: Vec<_> = list
+                .supported_features
+                .iter()
+                .map(|one| (one.name.as_str(), one.min_version, one.max_version))
+                .collect();
+            assert_eq!(supported, told, "version {version}");
             let finalized = &list.finalized_features[0];
             assert_eq!((finalized.name.as_str(), finalized.max_version_level), ("transaction.version", 2));
             assert_eq!(list.finalized_features_epoch, 0);
