@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-PROGRAMS = ["kcat", "confluent", "kafka_python", "java_tools", "kill_nine", "kafka_files", "table"]
+PROGRAMS = ["kcat", "confluent", "kafka_python", "java_tools", "kill_nine", "kafka_files", "streams", "table"]
 
 if len(sys.argv) < 2 or sys.argv[1] not in PROGRAMS:
     sys.exit(f"usage: python tests/clients PROGRAM OPTIONS, where PROGRAM is one of {', '.join(PROGRAMS)}")

@@ -83,24 +83,24 @@ impl Client {
             Kind::Python { requirements, program: name } => {
                 vec![install::python(workspace, requirements)?.into(), program(name).into()]
             }
-            Kind::Java => {
-                let libs = install::java_client(workspace, self.version)?;
-                let classes = install::java_program(workspace, &libs)?;
-                let mut path = classes.into_os_string();
-                path.push(":");
-                path.push(libs.join("*"));
-                // Each process lives for seconds: the quick compiler and one collector thread start it sooner.
-                let words = "java -Xmx192m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
-                let mut command: Vec<OsString> = words.split(' ').map(OsString::from).collect();
-                command.push("-Dorg.slf4j.simpleLogger.defaultLogLevel=error".into());
-                command.extend(["-cp".into(), path, "Client".into()]);
-                command
-            }
+            Kind::Java => java(workspace, install::java_client(workspace, self.version)?, "Client", "-Xmx192m")?,
             Kind::Go { program: name } => vec![install::go_program(workspace, name)?.into()],
             Kind::Rust { example } => vec![install::rust_example(workspace, example)?.into()],
             Kind::Node => install::node(workspace)?.map(OsString::from).into(),
         })
     }
+}
+
+/// The command that runs a Java program of ours with these jars.
+fn java(workspace: &Workspace, libs: PathBuf, program: &str, memory: &str) -> anyhow::Result<Vec<OsString>> {
+    let mut path = install::java_program(workspace, &libs, program)?.into_os_string();
+    path.push(":");
+    path.push(libs.join("*"));
+    // Each process lives for seconds: the quick compiler and one collector thread start it sooner.
+    let words = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dorg.slf4j.simpleLogger.defaultLogLevel=error -cp";
+    let mut command: Vec<OsString> = ["java", memory].into_iter().chain(words.split(' ')).map(OsString::from).collect();
+    command.extend([path, program.into()]);
+    Ok(command)
 }
 
 /// What `cargo xtask soak clients` is told.
@@ -110,12 +110,45 @@ struct Arguments {
     /// The clients to run, by name, in all versions that there are; none means all.
     #[arg(value_name = "CLIENT", value_parser = clap::builder::PossibleValuesParser::new(CLIENTS.iter().map(|client| client.name)))]
     clients: Vec<String>,
-    /// Run them on a debug build.
+    #[command(flatten)]
+    on: On,
+}
+
+/// What `cargo xtask soak streams` is told.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask soak streams", no_binary_name = true)]
+struct StreamsArguments {
+    #[command(flatten)]
+    on: On,
+}
+
+/// Which broker clients run on.
+#[derive(Debug, clap::Args)]
+struct On {
+    /// Run on a debug build.
     #[arg(long)]
     debug: bool,
-    /// Run them on Apache Kafka.
+    /// Run on Apache Kafka.
     #[arg(long, conflicts_with = "debug")]
     against_kafka: bool,
+}
+
+impl On {
+    /// Builds the binary and gets Kafka's jars if they are asked for; nothing if the binary cannot be built.
+    fn get(
+        &self,
+        workspace: &Workspace,
+        tally: &mut Tally,
+        deadline: Instant,
+    ) -> anyhow::Result<Option<(PathBuf, Option<PathBuf>)>> {
+        let binary = workspace.target.join(if self.debug { "debug/highwater" } else { "release/highwater" });
+        if self.against_kafka {
+            return Ok(Some((binary, Some(install::kafka(workspace)?))));
+        }
+        let profile = if self.debug { "" } else { "--release" };
+        let build = Run::cargo(workspace).words("build --locked --package highwater-broker").words(profile);
+        Ok(build.run(tally, deadline, Counts::Nothing).then_some((binary, None)))
+    }
 }
 
 /// Runs every client in every scenario.
@@ -129,15 +162,9 @@ pub(crate) fn soak(
         Ok(arguments) => arguments,
         Err(help_or_mistake) => help_or_mistake.exit(),
     };
-    let binary = workspace.target.join(if arguments.debug { "debug/highwater" } else { "release/highwater" });
-    let profile = if arguments.debug { "" } else { "--release" };
-    let build = Run::cargo(workspace).words("build --locked --package highwater-broker").words(profile);
-    if !arguments.against_kafka && !build.run(tally, deadline, Counts::Nothing) {
-        return Ok(());
-    }
+    let Some((binary, kafka)) = arguments.on.get(workspace, tally, deadline)? else { return Ok(()) };
     let is_chosen = |name: &str| arguments.clients.is_empty() || arguments.clients.iter().any(|chosen| chosen == name);
     let chosen: Vec<&Client> = CLIENTS.iter().filter(|client| is_chosen(client.name)).collect();
-    let kafka = if arguments.against_kafka { Some(install::kafka(workspace)?) } else { None };
     table(workspace, &chosen, &binary, kafka.as_deref(), tally, deadline)
 }
 
@@ -181,21 +208,51 @@ fn table(
     let mut run = start(workspace, &install::python(workspace, NEW)?, "table", binary)?;
     for client in clients {
         match client.command(workspace) {
-            Ok(command) => {
-                let mut row = OsString::from(format!("{}|{}", client.name, client.version));
-                for word in command {
-                    row.push("|");
-                    row.push(word);
-                }
-                run = run.word("--client").word(row);
-            }
+            Ok(command) => run = run.word("--client").word(row(client.name, client.version, &command)),
             Err(error) => tally.fail(format!("{} {} is not to be had: {error:#}", client.name, client.version)),
         }
     }
-    if let Some(libs) = kafka {
-        run = run.words("--against-kafka --kafka-libs").word(libs);
+    against(run, kafka).run(tally, deadline, Counts::Lines);
+    Ok(())
+}
+
+/// A client as the programs of `tests/clients` take one.
+fn row(name: &str, version: &str, command: &[OsString]) -> OsString {
+    let mut row = OsString::from(format!("{name}|{version}"));
+    for word in command {
+        row.push("|");
+        row.push(word);
     }
-    run.run(tally, deadline, Counts::Lines);
+    row
+}
+
+/// The run on Kafka, if its jars are given.
+fn against(run: Run, kafka: Option<&Path>) -> Run {
+    match kafka {
+        Some(libs) => run.words("--against-kafka --kafka-libs").word(libs),
+        None => run,
+    }
+}
+
+/// The version of Kafka Streams that counts words.
+const STREAMS: &str = "4.1.1";
+
+/// A real application: Kafka Streams counts words exactly once, over a stop and a kill.
+pub(crate) fn streams(
+    workspace: &Workspace,
+    arguments: &[String],
+    tally: &mut Tally,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let arguments = match StreamsArguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(help_or_mistake) => help_or_mistake.exit(),
+    };
+    let Some((binary, kafka)) = arguments.on.get(workspace, tally, deadline)? else { return Ok(()) };
+    let command = java(workspace, install::kafka_streams(workspace, STREAMS)?, "WordCount", "-Xmx512m")?;
+    let run = start(workspace, &install::python(workspace, NEW)?, "streams", &binary)?;
+    let run = run.word("--client").word(row("streams", STREAMS, &command));
+    against(run, kafka.as_deref()).run(tally, deadline, Counts::Lines);
     Ok(())
 }
 

@@ -109,6 +109,13 @@ pub(crate) fn java_client(workspace: &Workspace, version: &str) -> anyhow::Resul
     jars(workspace, "tests/clients/programs/java/pom.xml", &place, &[format!("-Dkafka.version={version}")])
 }
 
+/// Gets the jars of Kafka Streams in one version and returns their directory.
+pub(crate) fn kafka_streams(workspace: &Workspace, version: &str) -> anyhow::Result<PathBuf> {
+    let place = format!("clients-java/streams-{version}");
+    let options = ["-Pstreams".to_owned(), format!("-Dkafka.version={version}")];
+    jars(workspace, "tests/clients/programs/java/pom.xml", &place, &options)
+}
+
 /// Gets what a pom names into `libs` below a directory of the target directory.
 fn jars(workspace: &Workspace, pom: &str, place: &str, options: &[String]) -> anyhow::Result<PathBuf> {
     let _alone = alone();
@@ -136,16 +143,17 @@ fn jars(workspace: &Workspace, pom: &str, place: &str, options: &[String]) -> an
     Ok(libs)
 }
 
-/// Compiles the program that runs Kafka's Java clients, against these jars, and returns where its classes are.
-pub(crate) fn java_program(workspace: &Workspace, libs: &Path) -> anyhow::Result<PathBuf> {
+/// Compiles a program of the Java clients against these jars and returns where its classes are.
+pub(crate) fn java_program(workspace: &Workspace, libs: &Path, program: &str) -> anyhow::Result<PathBuf> {
     let _alone = alone();
     if on_path("javac").is_none() {
         debian(&[&["openjdk-17-jdk-headless"], &["default-jdk-headless"]])?;
     }
     let classes = libs.with_file_name("classes");
     let compile = Run::new(workspace, "javac").words("-nowarn -Xlint:-options --release 11 -cp").word(libs.join("*"));
-    let source = workspace.root.join("tests/clients/programs/java/Client.java");
-    prepare(compile.word("-d").word(&classes).word(source)).context("cannot compile the Java clients' program")?;
+    let source = workspace.root.join(format!("tests/clients/programs/java/{program}.java"));
+    prepare(compile.word("-d").word(&classes).word(source))
+        .with_context(|| format!("cannot compile {program}.java"))?;
     Ok(classes)
 }
 

@@ -28,6 +28,7 @@ const fn soak(
 /// All of them, sorted by name.
 pub(crate) const SOAKS: &[Soak] = &[
     soak("clients", 30, "every client, older ones too, in every scenario; `--help` says more", clients::soak),
+    soak("streams", 10, "Kafka Streams counts words exactly once, over a stop and a kill", clients::streams),
     soak("suites", 60, "other people's test suites, held to what Kafka passes; `--help` says more", suites::soak),
 ];
 

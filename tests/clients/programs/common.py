@@ -30,7 +30,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 SCENARIOS = [f"stored as {codec}" for codec in CODECS]
 SCENARIOS += ["shapes", "keys", "large", "empty", "seek by time", "commits", "regex", "admin", "settings"]
 # What `check_table.py` does with several processes.
-RUNNER_SCENARIOS = ["group", "back by name", "group reads all"]
+RUNNER_SCENARIOS = ["group", "back by name", "group reads all", "copy"]
 
 RECORDS = 300
 KEYS = 200
