@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from programs import common
-from support import CheckFailed, Program, equal, offered, require, require_codec
+from support import CheckFailed, Program, equal, require, require_codec
 
 # A client without a heartbeat for so long is taken for dead. One with a name of its own is waited for longer: the time
 # in which it comes back.
@@ -26,8 +26,6 @@ SESSION_MS = 4_000
 NAMED_SESSION_MS = 20_000
 PARTITIONS = 6
 COPIED = 400
-# AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit.
-TRANSACTIONS = {24, 25, 26, 28}
 
 
 def main():
@@ -377,9 +375,6 @@ def committed(broker, name, topic):
 def copy(broker, client):
     """From topic to topic in transactions, with kill -9 in the middle: each record arrives once, in its order."""
     if lacking(client, "copy"):
-        return
-    if not TRANSACTIONS <= offered(broker.port):
-        client.lacks("copy", "the broker offers no transactions")
         return
     source, target = client.topic("source"), client.topic("target")
     name = client.topic("copiers")

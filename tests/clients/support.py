@@ -242,17 +242,6 @@ def answers(port):
         return False
 
 
-def offered(port):
-    """The keys of the APIs that a broker on this port offers."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
-        answer = connection.makefile("rb")
-        (length,) = struct.unpack(">i", answer.read(4))
-        # Behind the correlation id: an error, the count, and key, first and last version of each API.
-        _, _, count = struct.unpack_from(">ihi", body := answer.read(length))
-        return {struct.unpack_from(">hhh", body, 10 + 6 * at)[0] for at in range(count)}
-
-
 def run(command, stdin=None, timeout=60, errors=None, code=0):
     """Runs a command and returns its standard output as bytes; any other exit code than `code` fails the check. What it
     says on its standard error is appended to the list `errors`, if one is given."""
