@@ -66,7 +66,7 @@ pub(crate) const PARTS: &[Part] = &[
     part("bench", 90, "every bench once", bench),
     part("fuzz", 400, "fuzz targets: seeds, then 30 s of fuzzing each, two at a time", fuzz),
     part("mutants", 140, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
-    part("clients", 230, "kcat, librdkafka, kafka-python and Kafka's Java tools on the real binary", clients).beside(),
+    part("clients", 300, "clients of six languages and Kafka's Java tools on the real binary", clients).beside(),
     part("suites", 60, "a quick choice of other people's test suites, held to what Kafka passes", suites).beside(),
     part("kafka-files", 120, "real Kafka on logs that our engine wrote, and the other way round", kafka_files).beside(),
     part(
