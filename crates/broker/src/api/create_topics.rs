@@ -22,15 +22,10 @@ pub(crate) async fn handle(
     context: &RequestContext,
     request: CreateTopicsRequest,
 ) -> Result<CreateTopicsResponse, Close> {
-    Ok(answer(&context.broker.cluster, &context.broker.config, context.version, request).await)
+    Ok(answer(&context.broker.cluster, &context.broker.config, request).await)
 }
 
-async fn answer(
-    cluster: &ClusterHandle,
-    config: &BrokerConfig,
-    version: i16,
-    request: CreateTopicsRequest,
-) -> CreateTopicsResponse {
+async fn answer(cluster: &ClusterHandle, config: &BrokerConfig, request: CreateTopicsRequest) -> CreateTopicsResponse {
     let intent = if request.validate_only { Intent::Validate } else { Intent::Apply };
     let mut by_name: BTreeMap<StrBytes, Vec<CreatableTopic>> = BTreeMap::new();
     let mut order = Vec::new();
@@ -45,7 +40,7 @@ async fn answer(
     for name in order {
         let mut topics = by_name.remove(&name).unwrap_or_default();
         let result = match (topics.pop(), topics.is_empty()) {
-            (Some(topic), true) => create(cluster, version, &topic, intent).await,
+            (Some(topic), true) => create(cluster, &topic, intent).await,
             _ => Err(AdminError::InvalidRequest("Duplicate topic name.".to_owned())),
         };
         results.push((name, result));
@@ -67,7 +62,6 @@ async fn answer(
 
 async fn create(
     cluster: &ClusterHandle,
-    version: i16,
     topic: &CreatableTopic,
     intent: Intent,
 ) -> Result<(CreatedTopic, BTreeMap<String, String>), AdminError> {
@@ -94,12 +88,11 @@ async fn create(
         }
     }
     let assignment = Some(assignment).filter(|assignment| !assignment.is_empty());
-    // -1 stands for the broker's default from version 4 on (KIP-464); before, it only accompanied an assignment.
-    let may_default = version >= 4 || assignment.is_some();
+    // -1 stands for the broker's default: KIP-464 has it from version 4 on, and Kafka takes it in all of them.
     let new = NewTopic {
         name: topic.name.to_string(),
-        partitions: Some(topic.num_partitions).filter(|&count| count != -1 || !may_default),
-        replication_factor: Some(topic.replication_factor).filter(|&count| count != -1 || !may_default),
+        partitions: Some(topic.num_partitions).filter(|&count| count != -1),
+        replication_factor: Some(topic.replication_factor).filter(|&count| count != -1),
         assignment,
         config,
     };
@@ -171,7 +164,6 @@ mod tests {
 
     async fn ask(
         cluster: &ClusterHandle,
-        version: i16,
         topics: Vec<CreatableTopic>,
         validate_only: bool,
     ) -> Vec<CreatableTopicResult> {
@@ -179,7 +171,7 @@ mod tests {
             .with_topics(topics)
             .with_timeout_ms(10_000)
             .with_validate_only(validate_only);
-        answer(cluster, &BrokerConfig::default(), version, request).await.topics
+        answer(cluster, &BrokerConfig::default(), request).await.topics
     }
 
     #[tokio::test]
@@ -222,13 +214,13 @@ mod tests {
         ];
         for validate_only in [true, false] {
             for (topic, code) in &cases {
-                let result = ask(cluster, 7, vec![topic.clone()], validate_only).await.remove(0);
+                let result = ask(cluster, vec![topic.clone()], validate_only).await.remove(0);
                 assert_eq!(result.error_code, *code, "{topic:?}");
                 assert!(result.error_message.is_some_and(|text| !text.is_empty()));
                 assert!(result.topic_id.is_nil());
             }
         }
-        let twice = ask(cluster, 7, vec![topic("d", 1, 1), topic("e", 1, 1), topic("d", 2, 1)], false).await;
+        let twice = ask(cluster, vec![topic("d", 1, 1), topic("e", 1, 1), topic("d", 2, 1)], false).await;
         let codes: Vec<_> = twice.iter().map(|result| (result.name.to_string(), result.error_code)).collect();
         assert_eq!(codes, [("d".to_owned(), 42), ("e".to_owned(), 0)]);
         assert_eq!(cluster.image().topics.keys().map(|name| name.to_string()).collect::<Vec<_>>(), ["e"]);
@@ -252,7 +244,7 @@ mod tests {
                 (config("cleanup.policy", &long), 40),
             ] {
                 let request = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
-                let mut response = answer(&members[0], &BrokerConfig::default(), version, request).await;
+                let mut response = answer(&members[0], &BrokerConfig::default(), request).await;
                 assert_eq!(response.topics[0].error_code, code);
                 // What is not in old versions.
                 if version < 5 {
@@ -269,7 +261,7 @@ mod tests {
         let cluster = &members[0];
         let longest = "x".repeat(249);
         for text in ["-giveaway", "x-3", "__x", "a.b", &longest] {
-            let result = ask(cluster, 7, vec![topic(text, 6, 3)], false).await.remove(0);
+            let result = ask(cluster, vec![topic(text, 6, 3)], false).await.remove(0);
             assert_eq!((result.error_code, result.num_partitions, result.replication_factor), (0, 6, 3), "{text}");
             let image = cluster.image();
             let made = image.topic(text).unwrap();
@@ -284,7 +276,7 @@ mod tests {
             }
         }
         for (text, code) in [("a.b", 36), ("a_b", 17)] {
-            let result = ask(cluster, 7, vec![topic(text, 1, 1)], true).await.remove(0);
+            let result = ask(cluster, vec![topic(text, 1, 1)], true).await.remove(0);
             assert_eq!(result.error_code, code, "{text}");
         }
     }
@@ -295,16 +287,16 @@ mod tests {
         let cluster = &members[0];
         let entry = CreatableTopicConfig::default().with_name(name("retention.ms")).with_value(Some(name("5000")));
         let wanted = topic("v", -1, -1).with_configs(vec![entry]);
-        let result = ask(cluster, 5, vec![wanted], true).await.remove(0);
+        let result = ask(cluster, vec![wanted], true).await.remove(0);
         assert_eq!((result.error_code, result.num_partitions, result.replication_factor), (0, 1, 1));
         let configs = result.configs.unwrap();
         let of = |key: &str| configs.iter().find(|config| &*config.name == key).unwrap();
         assert_eq!((of("retention.ms").value.as_deref(), of("retention.ms").config_source), (Some("5000"), 1));
         assert_eq!((of("cleanup.policy").value.as_deref(), of("cleanup.policy").config_source), (Some("delete"), 5));
         assert!(cluster.image().topics.is_empty());
-        // Before version 4, -1 is a number like any other.
-        assert_eq!(ask(cluster, 3, vec![topic("v", -1, 1)], false).await[0].error_code, 37);
-        assert_eq!(ask(cluster, 3, vec![topic("v", 1, -1)], false).await[0].error_code, 38);
-        assert_eq!(ask(cluster, 3, vec![assigned("v", &[(0, &[1])])], false).await[0].error_code, 0);
+        assert_eq!(ask(cluster, vec![topic("v", -1, -1)], true).await[0].error_code, 0);
+        assert_eq!(ask(cluster, vec![topic("v", 0, 1)], true).await[0].error_code, 37);
+        assert_eq!(ask(cluster, vec![topic("v", 1, -2)], true).await[0].error_code, 38);
+        assert_eq!(ask(cluster, vec![assigned("v", &[(0, &[1])])], false).await[0].error_code, 0);
     }
 }

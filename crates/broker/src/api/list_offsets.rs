@@ -93,7 +93,7 @@ async fn find(
         LATEST_TIERED => return Ok(NOTHING),
         time => Which::Timestamp(TimestampMs(time)),
     };
-    let epoch = (asked.current_leader_epoch >= 0).then_some(LeaderEpoch(asked.current_leader_epoch));
+    let epoch = Some(LeaderEpoch(asked.current_leader_epoch)).filter(|&epoch| epoch != LeaderEpoch::NONE);
     let listed = hosted.ask(move |partition, _| partition.list_offset(by, epoch, which)).await;
     let listed = listed.ok_or(ErrorCode::NotLeaderOrFollower)?.map_err(|error| ErrorCode::from(&error))?;
     match listed {

@@ -40,7 +40,7 @@ async fn find(
     asked: &OffsetForLeaderPartition,
 ) -> Result<(LeaderEpoch, Offset), ErrorCode> {
     let hosted = context.broker.find(topic, asked.partition)?;
-    let current = (asked.current_leader_epoch >= 0).then_some(LeaderEpoch(asked.current_leader_epoch));
+    let current = Some(LeaderEpoch(asked.current_leader_epoch)).filter(|&epoch| epoch != LeaderEpoch::NONE);
     let epoch = LeaderEpoch(asked.leader_epoch);
     let end = hosted.ask(move |partition, _| partition.end_of_epoch(by, current, epoch)).await;
     let end = end.ok_or(ErrorCode::NotLeaderOrFollower)?.map_err(|error| ErrorCode::from(&error))?;

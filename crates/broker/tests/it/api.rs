@@ -393,9 +393,9 @@ async fn offsets_are_listed_by_end_and_by_time() {
     for timestamp in [-1, -2, -4, begin] {
         assert_eq!(list(&connection, -1, &[(0, timestamp, -1)]).await[0].leader_epoch, epoch, "{timestamp}");
     }
-    for (asked, code) in [(epoch, 0), (epoch - 1, 74), (epoch + 1, 75)] {
+    for (asked, code) in [(epoch, 0), (epoch - 1, 74), (epoch + 1, 75), (-2, 74)] {
         // An epoch of -1 is not checked.
-        let code = if asked < 0 { 0 } else { code };
+        let code = if asked == -1 { 0 } else { code };
         assert_eq!(list(&connection, -1, &[(0, -1, asked)]).await[0].error_code, code, "epoch {asked}");
     }
     // A tool that asks as no replica in particular sees the log end.
@@ -412,6 +412,7 @@ async fn offsets_are_listed_by_end_and_by_time() {
     assert_eq!(epoch_end(-1, epoch).await, (0, epoch, 10));
     assert_eq!(epoch_end(epoch, epoch + 5).await, (0, -1, -1), "nobody knows such an epoch");
     assert_eq!(epoch_end(epoch + 1, epoch).await, (75, -1, -1));
+    assert_eq!(epoch_end(-2, epoch).await, (74, -1, -1));
 }
 
 /// An acknowledgement that cannot come is a code that idempotent producers retry, never -1.
