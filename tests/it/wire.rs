@@ -106,16 +106,45 @@ pub(crate) fn api_versions(client: &mut Client) -> anyhow::Result<ApiVersionsRes
     Ok(response)
 }
 
-/// The rows `| KEY | NAME | MIN | MAX | … |` of the table in `docs/wire.md`.
-fn documented() -> BTreeMap<i16, (i16, i16)> {
+/// A row of the table in `docs/wire.md`: versions here, and in Kafka 4.1.
+struct Row {
+    name: String,
+    here: (i16, i16),
+    kafka: String,
+}
+
+/// The rows `| KEY | NAME | MIN | MAX | KAFKA | … |` of the table.
+fn documented() -> BTreeMap<i16, Row> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/wire.md");
     let text = fs::read_to_string(&path).expect("docs/wire.md can be read");
     let row = |line: &str| {
         let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
-        let (key, _name, min, max) = (cells.next()?, cells.next()?, cells.next()?, cells.next()?);
-        Some((key.parse().ok()?, (min.parse().ok()?, max.parse().ok()?)))
+        let mut next = || cells.next();
+        let (key, name, min, max, kafka) = (next()?, next()?, next()?, next()?, next()?);
+        let here = (min.parse().ok()?, max.parse().ok()?);
+        Some((key.parse().ok()?, Row { name: name.to_owned(), here, kafka: kafka.to_owned() }))
     };
     text.lines().filter_map(row).collect()
+}
+
+/// The column of Kafka's versions is what a Kafka 4.1 answered, and nothing is offered here that it does not offer: clients
+/// draw conclusions from the highest versions.
+#[test]
+fn the_documented_table_has_the_versions_of_kafka() {
+    let lines = include_str!("kafka-4.1-apis.tsv").lines().filter(|line| !line.starts_with('#'));
+    let kafka: BTreeMap<i16, (&str, i16, i16)> = lines
+        .map(|line| {
+            let [key, name, min, max] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            (key.parse().unwrap(), (name, min.parse().unwrap(), max.parse().unwrap()))
+        })
+        .collect();
+    assert_eq!(kafka.len(), 73);
+    for (key, row) in documented() {
+        let (name, min, max) = kafka[&key];
+        assert_eq!(row.name, name, "the name of {key}");
+        assert_eq!(row.kafka, format!("{min}-{max}"), "Kafka 4.1's versions of {name}, in the fifth column");
+        assert!(min <= row.here.0 && row.here.1 <= max, "{name} is offered from {} to {}", row.here.0, row.here.1);
+    }
 }
 
 #[test]
@@ -126,7 +155,8 @@ fn the_documented_table_is_what_the_broker_offers() {
     let offered = api_versions(&mut client).unwrap().api_keys;
     let offered: BTreeMap<i16, (i16, i16)> =
         offered.iter().map(|range| (range.api_key, (range.min_version, range.max_version))).collect();
-    assert_eq!(documented(), offered);
+    let documented: BTreeMap<_, _> = documented().into_iter().map(|(key, row)| (key, row.here)).collect();
+    assert_eq!(documented, offered);
 }
 
 /// What a produced batch is answered with, each case tried against Apache Kafka 4.1: an offset, or one of these codes.
