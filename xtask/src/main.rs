@@ -6,6 +6,7 @@
 
 mod clients;
 mod command;
+mod differential;
 mod install;
 mod mutants;
 mod parts;

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::command::{Counts, Run};
 use crate::tally::Tally;
-use crate::{Workspace, install, mutants};
+use crate::{Workspace, differential, install, mutants};
 
 /// One part of the test run.
 #[derive(Debug)]
@@ -68,7 +68,13 @@ pub(crate) const PARTS: &[Part] = &[
     part("mutants", 140, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
     part("clients", 300, "clients of six languages and Kafka's Java tools on the real binary", clients).beside(),
     part("suites", 60, "a quick choice of other people's test suites, held to what Kafka passes", suites).beside(),
-    part("kafka-files", 120, "real Kafka on logs that our engine wrote, and the other way round", kafka_files).beside(),
+    part(
+        "kafka-files",
+        160,
+        "real Kafka on logs that our engine wrote, and the other way round; the same requests to both",
+        kafka_files,
+    )
+    .beside(),
     part(
         "cluster",
         250,
@@ -272,6 +278,13 @@ fn kafka_files(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
         .word(&kafka)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .run(tally, deadline, Counts::Lines);
+    // What answers like Kafka stands beside what writes like it: both need one, and a debug build.
+    Run::cargo(workspace).words("test --locked --package highwater-tests --example differential").run(
+        tally,
+        deadline,
+        Counts::Lines,
+    );
+    differential::quick(workspace, &kafka, tally, deadline);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::tally::Tally;
-use crate::{Workspace, clients, suites};
+use crate::{Workspace, clients, differential, suites};
 
 /// One long run.
 #[derive(Debug)]
@@ -28,6 +28,12 @@ const fn soak(
 /// All of them, sorted by name.
 pub(crate) const SOAKS: &[Soak] = &[
     soak("clients", 30, "every client, older ones too, in every scenario; `--help` says more", clients::soak),
+    soak(
+        "differential",
+        30,
+        "the same requests to us and to Kafka, answers compared; `--help` says more",
+        differential::soak,
+    ),
     soak("streams", 10, "Kafka Streams counts words exactly once, over a stop and a kill", clients::streams),
     soak("suites", 60, "other people's test suites, held to what Kafka passes; `--help` says more", suites::soak),
 ];

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use highwater_tests::Random;
-
-use super::schema::{Frame, Width, fix_length};
+use highwater_tests::requests::{Frame, Width, fix_length};
 
 /// What the broker did with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

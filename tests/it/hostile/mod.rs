@@ -2,7 +2,7 @@
 //! is, and a client that behaves notices nothing.
 
 mod attack;
-mod schema;
+mod valid;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,11 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use highwater_tests::requests::{Api, Width, apis};
 use highwater_tests::{Allocator, Client, Random, ServeOptions, Server};
 
 use crate::wire;
 use attack::{Attacker, Outcome, mutate};
-use schema::{Api, TOPIC, Width, apis};
+use valid::{TOPIC, Valid};
 
 /// How many spoilt frames the two runs send each, beside one for every count of every version.
 const MUTATED_FRAMES: usize = 20_000;
@@ -53,7 +54,7 @@ fn attack_and_watch(allocator: Allocator) -> anyhow::Result<()> {
         let mut client = Attacker::waiting(address, Duration::from_secs(5));
         let mut random = Random::new(round);
         for (api, version) in &apis {
-            let frame = api.frame(*version, 77, topic_id, &batch, &mut random);
+            let frame = api.frame(*version, 77, "hostile", &mut Valid::new(topic_id, &batch, &mut random));
             let outcome = client.send(&frame.bytes)?;
             ensure!(outcome == Outcome::Answered(77), "{} v{version} as it should be: {outcome:?}", api.name);
         }
@@ -126,7 +127,7 @@ fn attacker(
         *outcomes.entry(name).or_default() += 1;
     };
     for (api, version) in apis.iter().skip(worker).step_by(workers) {
-        let frame = api.frame(*version, 5, topic_id, batch, &mut random);
+        let frame = api.frame(*version, 5, "hostile", &mut Valid::new(topic_id, batch, &mut random));
         for count in &frame.counts {
             let worst: &[&[u8]] = match count.width {
                 Width::Int16 => &[&[0x7f, 0xff]],
@@ -151,7 +152,7 @@ fn attacker(
     }
     for number in 0..MUTATED_FRAMES.div_ceil(workers) {
         let (api, version) = apis[(worker + number * workers) % apis.len()];
-        let frame = api.frame(version, 6, topic_id, batch, &mut random);
+        let frame = api.frame(version, 6, "hostile", &mut Valid::new(topic_id, batch, &mut random));
         note(attacker.send(&mutate(&frame, &mut random))?);
     }
     Ok(outcomes)

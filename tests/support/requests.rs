@@ -1,39 +1,61 @@
-//! Requests as data: reads `requests.txt`, builds frames of any version, and knows where their counts are.
+//! Requests as data: reads `it/hostile/requests.txt`, builds frames of any version, and knows where their counts are.
 //!
 //! This is on purpose not the broker's own table: a mistake there must not hide itself here.
 
-use highwater_tests::Random;
-
-/// The name that requests ask for: a topic that is there.
-pub(super) const TOPIC: &str = "hostile";
-
 /// One request of the protocol.
 #[derive(Debug)]
-pub(super) struct Api {
-    pub(super) key: i16,
-    pub(super) name: String,
-    pub(super) versions: (i16, i16),
+pub struct Api {
+    /// Its number.
+    pub key: i16,
+    /// Its name, as in Kafka's documentation.
+    pub name: String,
+    /// The lowest and the highest version that is known here.
+    pub versions: (i16, i16),
     flexible_from: i16,
     fields: Vec<Field>,
 }
 
+/// A field of a request.
 #[derive(Debug)]
-struct Field {
-    name: String,
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// What `requests.txt` says to send, if it does.
+    pub value: Option<String>,
     kind: Kind,
     versions: (i16, i16),
     nullable_from: Option<i16>,
     tag: Option<u8>,
-    value: Option<String>,
+}
+
+impl Field {
+    /// Whether it could not be null in the first versions, and is in those that name the thing otherwise as well.
+    pub fn became_nullable(&self) -> bool {
+        self.nullable_from.is_some_and(|from| from > 0)
+    }
+}
+
+/// Says what the fields of a request are to hold. `nullable` is whether the version takes null there.
+pub trait Values {
+    /// An integer, cut to the size that the field has, or a boolean.
+    fn number(&mut self, field: &Field) -> i64;
+    /// A text; of an array, one of its elements.
+    fn text(&mut self, field: &Field, nullable: bool) -> Option<String>;
+    /// Bytes, also records.
+    fn bytes(&mut self, field: &Field, nullable: bool) -> Option<Vec<u8>>;
+    /// An id.
+    fn uuid(&mut self, field: &Field) -> [u8; 16];
+    /// How many elements an array has; of a structure that may be null, whether it is there.
+    fn count(&mut self, field: &Field, nullable: bool) -> Option<usize>;
+    /// Whether a field that need not be there is.
+    fn tagged(&mut self, field: &Field) -> bool;
 }
 
 #[derive(Debug)]
 enum Kind {
     Bool,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
+    /// So many bytes.
+    Int(usize),
     Uuid,
     Text,
     Bytes,
@@ -43,7 +65,7 @@ enum Kind {
 
 /// How a count is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Width {
+pub enum Width {
     /// Two bytes, of a text.
     Int16,
     /// Four bytes, of an array or of bytes.
@@ -54,26 +76,29 @@ pub(super) enum Width {
 
 /// A place in a frame that says how much of something follows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Count {
+pub struct Count {
     /// Where it starts, from the frame's length prefix on.
-    pub(super) at: usize,
+    pub at: usize,
     /// How many bytes it has now.
-    pub(super) bytes: usize,
-    pub(super) width: Width,
+    pub bytes: usize,
+    /// How it is written.
+    pub width: Width,
     /// Whether it counts elements of an array.
-    pub(super) of_array: bool,
+    pub of_array: bool,
 }
 
 /// A whole frame with its length prefix.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
-    pub(super) bytes: Vec<u8>,
-    pub(super) counts: Vec<Count>,
+pub struct Frame {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// Where the counts are in it.
+    pub counts: Vec<Count>,
 }
 
 impl Frame {
     /// Replaces a count and puts the frame's length right.
-    pub(super) fn with_count(&self, count: Count, value: &[u8]) -> Vec<u8> {
+    pub fn with_count(&self, count: Count, value: &[u8]) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         bytes.splice(count.at..count.at + count.bytes, value.iter().copied());
         fix_length(&mut bytes);
@@ -82,14 +107,15 @@ impl Frame {
 }
 
 /// Writes the length of what follows into a frame's prefix.
-pub(super) fn fix_length(frame: &mut [u8]) {
+pub fn fix_length(frame: &mut [u8]) {
     let length = i32::try_from(frame.len() - 4).expect("frames are small");
     frame[..4].copy_from_slice(&length.to_be_bytes());
 }
 
 /// All requests of `requests.txt`.
-pub(super) fn apis() -> Vec<Api> {
-    let lines = include_str!("requests.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+pub fn apis() -> Vec<Api> {
+    let lines =
+        include_str!("../it/hostile/requests.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(parse_api).collect()
 }
 
@@ -158,10 +184,10 @@ impl<'a> Parser<'a> {
         }
         match self.until("?@=,}]# ") {
             "bool" => Kind::Bool,
-            "i8" => Kind::Int8,
-            "i16" => Kind::Int16,
-            "i32" => Kind::Int32,
-            "i64" => Kind::Int64,
+            "i8" => Kind::Int(1),
+            "i16" => Kind::Int(2),
+            "i32" => Kind::Int(4),
+            "i64" => Kind::Int(8),
             "uuid" => Kind::Uuid,
             "str" => Kind::Text,
             "bytes" | "records" => Kind::Bytes,
@@ -184,24 +210,21 @@ impl<'a> Parser<'a> {
 }
 
 impl Api {
-    /// A frame that the broker has no reason to refuse, with this correlation id. `records` is the batch to produce.
-    /// Arrays have one to three elements.
-    pub(super) fn frame(
-        &self,
-        version: i16,
-        correlation_id: i32,
-        topic_id: [u8; 16],
-        records: &[u8],
-        random: &mut Random,
-    ) -> Frame {
-        let flexible = version >= self.flexible_from;
-        let mut writer = Writer { bytes: vec![0; 4], counts: Vec::new(), version, flexible, topic_id, records, random };
+    /// Whether this version has compact lengths and tags.
+    pub fn is_flexible(&self, version: i16) -> bool {
+        version >= self.flexible_from
+    }
+
+    /// A frame of what `values` says, with this correlation id and client id.
+    pub fn frame(&self, version: i16, correlation_id: i32, client_id: &str, values: &mut dyn Values) -> Frame {
+        let flexible = self.is_flexible(version);
+        let mut writer = Writer { bytes: vec![0; 4], counts: Vec::new(), version, flexible, values };
         writer.bytes.extend(self.key.to_be_bytes());
         writer.bytes.extend(version.to_be_bytes());
         writer.bytes.extend(correlation_id.to_be_bytes());
         // The client id never uses the compact form.
-        writer.count(7, Width::Int16, false);
-        writer.bytes.extend(b"hostile");
+        writer.count(client_id.len(), Width::Int16, false);
+        writer.bytes.extend(client_id.as_bytes());
         if flexible {
             writer.count(0, Width::Varint, false);
         }
@@ -217,9 +240,7 @@ struct Writer<'a> {
     counts: Vec<Count>,
     version: i16,
     flexible: bool,
-    topic_id: [u8; 16],
-    records: &'a [u8],
-    random: &'a mut Random,
+    values: &'a mut dyn Values,
 }
 
 impl Writer<'_> {
@@ -231,7 +252,7 @@ impl Writer<'_> {
         }
         if self.flexible {
             let tagged = fields.iter().filter(|field| field.tag.is_some()).filter(|field| here(field, version));
-            let tagged: Vec<&Field> = tagged.collect();
+            let tagged: Vec<&Field> = tagged.filter(|field| self.values.tagged(field)).collect();
             self.count(tagged.len(), Width::Varint, true);
             for field in tagged {
                 self.bytes.extend(varint(u32::from(field.tag.unwrap_or_default())));
@@ -253,49 +274,60 @@ impl Writer<'_> {
     }
 
     fn value(&mut self, field: &Field, kind: &Kind) {
-        let number = || {
-            let value = field.value.as_deref().unwrap_or("0");
-            value.parse::<i64>().unwrap_or_else(|_| panic!("{}: {value:?} is no number", field.name))
-        };
+        let nullable = field.nullable_from.is_some_and(|from| self.version >= from);
         match kind {
-            Kind::Bool => self.bytes.push(u8::from(number() != 0)),
-            Kind::Int8 => self.bytes.push(number().to_be_bytes()[7]),
-            Kind::Int16 => self.bytes.extend(&number().to_be_bytes()[6..]),
-            Kind::Int32 => self.bytes.extend(&number().to_be_bytes()[4..]),
-            Kind::Int64 => self.bytes.extend(number().to_be_bytes()),
-            Kind::Uuid => self.bytes.extend(self.topic_id),
-            Kind::Text => match field.value.as_deref() {
-                Some("null") => self.null(Width::Int16),
-                // Versions that have the id want the name null beside it.
-                None if field.nullable_from.is_some_and(|from| from > 0 && self.version >= from) => {
-                    self.null(Width::Int16)
-                }
-                text => self.text(text.unwrap_or(TOPIC)),
-            },
-            Kind::Bytes => {
-                let records = self.records;
-                self.length(records.len(), Width::Int32, false);
-                self.bytes.extend(records);
+            Kind::Bool => {
+                let value = self.values.number(field);
+                self.bytes.push(u8::from(value != 0));
             }
+            Kind::Int(bytes) => {
+                let value = self.values.number(field);
+                self.bytes.extend(&value.to_be_bytes()[8 - bytes..]);
+            }
+            Kind::Uuid => {
+                let id = self.values.uuid(field);
+                self.bytes.extend(id);
+            }
+            Kind::Text => match self.values.text(field, nullable) {
+                Some(text) => self.text(&text),
+                None => self.null(Width::Int16),
+            },
+            Kind::Bytes => match self.values.bytes(field, nullable) {
+                Some(content) => {
+                    self.length(content.len(), Width::Int32, false);
+                    self.bytes.extend(content);
+                }
+                None => self.null(Width::Int32),
+            },
             Kind::Array(element) => {
-                let count = 1 + self.random.below(3);
+                let Some(count) = self.values.count(field, nullable) else { return self.null(Width::Int32) };
                 self.length(count, Width::Int32, true);
                 for _ in 0..count {
-                    self.value(field, element);
+                    self.element(field, element);
                 }
             }
-            Kind::Struct(fields) => {
-                // A byte says whether there is one, where it may be null; what a nullable array is made of may not.
-                let is_nullable = field.nullable_from.is_some() && matches!(field.kind, Kind::Struct(_));
-                match field.value.as_deref() {
-                    Some("null") if is_nullable => self.bytes.push(0xff),
-                    _ if is_nullable => {
+            // A byte says whether there is one, where it may be null; what a nullable array is made of may not.
+            Kind::Struct(fields) if nullable && matches!(field.kind, Kind::Struct(_)) => {
+                match self.values.count(field, true) {
+                    Some(_) => {
                         self.bytes.push(1);
                         self.fields(fields);
                     }
-                    _ => self.fields(fields),
+                    None => self.bytes.push(0xff),
                 }
             }
+            Kind::Struct(fields) => self.fields(fields),
+        }
+    }
+
+    /// An element of an array: it is never null, though the array may be.
+    fn element(&mut self, field: &Field, kind: &Kind) {
+        match kind {
+            Kind::Text => {
+                let text = self.values.text(field, false).unwrap_or_default();
+                self.text(&text);
+            }
+            _ => self.value(field, kind),
         }
     }
 
@@ -334,7 +366,7 @@ impl Writer<'_> {
 }
 
 /// An unsigned varint.
-pub(super) fn varint(mut number: u32) -> Vec<u8> {
+pub fn varint(mut number: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
         bytes.push(number.to_be_bytes()[3] | 0x80);

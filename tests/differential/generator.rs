@@ -1,0 +1,412 @@
+//! Requests that a client might send, most of them in order, some with what no client should ask for.
+
+use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
+use highwater_tests::Random;
+use highwater_tests::requests::{Field, Values};
+
+use crate::world::{MADE_UP, World};
+
+/// Topics that are there from the beginning to the end, with records, and without.
+pub(crate) const TOPICS: &[&str] = &["alpha", "beta", "gamma", "compacted", "stamped"];
+/// Topics that come and go.
+const FRESH: &[&str] = &["fresh-0", "fresh-1", "fresh-2", "fresh-3", "fresh.4", "fresh_5"];
+const ODD_TOPICS: &[&str] = &["missing", "bad/name", "", "..", "alpha.beta", "alpha_beta"];
+/// Groups; the members of the one come back under a name of their own.
+pub(crate) const GROUPS: &[&str] = &["one", "two", "static"];
+const ODD_GROUPS: &[&str] = &["", "nobody's"];
+
+/// How old the first record is: past, and young enough for every topic to keep it.
+pub(crate) const AGE_MS: i64 = 3_600_000;
+
+/// The present, in whole seconds.
+pub(crate) fn now_ms() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("the clock is past 1970");
+    i64::try_from(now.as_secs()).expect("it fits for long") * 1000
+}
+
+/// Fills one request. The same random numbers give the same choices, whatever the world is.
+pub(crate) struct Generator<'a> {
+    api: &'a str,
+    version: i16,
+    random: Random,
+    world: &'a World,
+    first_time_ms: i64,
+    /// Whether anything of this request is to be out of order.
+    is_odd: bool,
+    group: String,
+    resource: i64,
+    session: Option<(i32, i32)>,
+    member: bool,
+    has_assignments: bool,
+    listed: Vec<String>,
+    partitions: Vec<i64>,
+    by_id: bool,
+    topics: usize,
+}
+
+impl<'a> Generator<'a> {
+    pub(crate) fn new(api: &'a str, version: i16, mut random: Random, first_time_ms: i64, world: &'a World) -> Self {
+        let is_odd = random.once_in(2);
+        let group = String::new();
+        Self {
+            api,
+            version,
+            random,
+            world,
+            first_time_ms,
+            is_odd,
+            group,
+            resource: 0,
+            session: None,
+            member: false,
+            has_assignments: false,
+            listed: Vec::new(),
+            partitions: Vec::new(),
+            by_id: false,
+            topics: 0,
+        }
+    }
+
+    fn odd(&mut self) -> bool {
+        self.is_odd && self.random.once_in(4)
+    }
+
+    fn pick<T: Copy>(&mut self, good: &[T], odd: &[T]) -> T {
+        if !odd.is_empty() && self.odd() { *self.random.choose(odd) } else { *self.random.choose(good) }
+    }
+
+    fn topic(&mut self) -> String {
+        self.partitions.clear();
+        let comes_and_goes: &[&str] = match self.api {
+            // What is there from the beginning stays, and its partitions stay as many.
+            "CreateTopics" | "DeleteTopics" => {
+                return self.unlisted(FRESH, &["alpha", "missing", "bad/name", "", ".."]);
+            }
+            "CreatePartitions" => return self.unlisted(FRESH, &["alpha", "missing", "bad/name", ""]),
+            "OffsetCommit" | "OffsetFetch" | "OffsetDelete" | "Produce" => &[],
+            _ => FRESH,
+        };
+        if !comes_and_goes.is_empty() && self.random.once_in(8) {
+            return self.unlisted(comes_and_goes, &[]);
+        }
+        self.unlisted(TOPICS, ODD_TOPICS)
+    }
+
+    /// One that this request has not named yet, if there is one.
+    fn unlisted(&mut self, good: &[&str], odd: &[&str]) -> String {
+        let mut name = self.pick(good, odd).to_owned();
+        for _ in 0..20 {
+            if !self.listed.contains(&name) {
+                break;
+            }
+            name = (*self.random.choose(good)).to_owned();
+        }
+        if self.api == "DeleteTopics" && name == "alpha" {
+            "missing".clone_into(&mut name);
+        }
+        self.listed.push(name.clone());
+        name
+    }
+
+    fn batch(&mut self) -> Vec<u8> {
+        let codec =
+            *self.random.choose(&[Codec::None, Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd]);
+        let mut builder = BatchBuilder::new(codec);
+        if self.random.once_in(4) {
+            let pick = self.random.below(3);
+            let sequence = *self.random.choose(&[0, 0, 1, 2, 5]);
+            if let Some((id, epoch)) = self.world.producer(pick) {
+                builder = builder.producer(id, epoch, sequence);
+            }
+        }
+        let records = 1 + self.random.below(3);
+        for number in 0..records {
+            let offset_ms = i64::try_from(self.random.below(3_000)).expect("it is small");
+            let timestamp = TimestampMs(self.first_time_ms + offset_ms);
+            let value = format!("value {number} {}", self.random.below(1000));
+            let key = format!("key {}", self.random.below(4));
+            builder.push(match self.random.below(4) {
+                0 => Record::new(timestamp, value.as_bytes()),
+                1 => Record { value: None, ..Record::keyed(timestamp, key.as_bytes(), b"") },
+                2 => Record {
+                    headers: &[("a", Some(b"b")), ("c", None)],
+                    ..Record::keyed(timestamp, key.as_bytes(), value.as_bytes())
+                },
+                _ => Record::keyed(timestamp, key.as_bytes(), value.as_bytes()),
+            });
+        }
+        let mut bytes = builder.build();
+        if self.odd() {
+            match self.random.below(7) {
+                // The checksum, the last offset delta, the number of records, the magic, an unknown codec; cut off; none.
+                0 => bytes[17] ^= 1,
+                1 => bytes[26] ^= 1,
+                2 => bytes[60] ^= 1,
+                3 => bytes[16] = *self.random.choose(&[0, 1, 3, 0x7f]),
+                4 => bytes[22] |= 7,
+                5 => bytes.truncate(self.random.below(bytes.len())),
+                _ => bytes.clear(),
+            }
+        }
+        bytes
+    }
+
+    fn group(&mut self) -> String {
+        self.group = self.pick(GROUPS, ODD_GROUPS).to_owned();
+        if self.group == "static" && self.api == "JoinGroup" && self.version < 5 {
+            // These versions have no names for members that come back.
+            "one".clone_into(&mut self.group);
+        }
+        self.group.clone()
+    }
+}
+
+impl Values for Generator<'_> {
+    fn number(&mut self, field: &Field) -> i64 {
+        const MAX: i64 = i32::MAX as i64;
+        let times = [self.first_time_ms, self.first_time_ms + 700, self.first_time_ms + 10_000];
+        match (self.api, &*field.name) {
+            ("Fetch", "MaxWaitMs") => self.pick(&[0, 1, 20], &[]),
+            ("Fetch", "MinBytes") => self.pick(&[0, 1], &[-1, 1_000_000]),
+            ("Fetch", "MaxBytes") => self.pick(&[1 << 20, 1 << 20, 200, 1], &[0, MAX]),
+            ("Fetch", "PartitionMaxBytes") => self.pick(&[1 << 20, 1 << 20, 150], &[0, 1, MAX]),
+            ("Fetch", "SessionId") => {
+                let pick = self.random.below(3);
+                let mode = self.random.below(4);
+                self.session = self.world.session(pick);
+                match (mode, self.session) {
+                    (0, Some((id, _))) => i64::from(id),
+                    (1, _) if self.is_odd => {
+                        self.session = None;
+                        12_345
+                    }
+                    _ => {
+                        self.session = None;
+                        0
+                    }
+                }
+            }
+            ("Fetch", "SessionEpoch") => match self.session {
+                Some((_, next)) => {
+                    let next = i64::from(next);
+                    self.pick(&[next], &[next + 1, 0, -1])
+                }
+                None => self.pick(&[-1, -1, 0], &[1, 7]),
+            },
+            ("Fetch", "FetchOffset") => self.pick(&[0, 0, 1, 3], &[-1, 1000, i64::MAX]),
+            ("Fetch", "LastFetchedEpoch") => self.pick(&[-1], &[0, 1]),
+            ("Fetch", "LogStartOffset") => -1,
+            (_, "IsolationLevel") => self.pick(&[0, 1], &[]),
+            (_, "ReplicaId") => self.pick(&[-1], &[-2]),
+            ("ListOffsets", "Timestamp") => {
+                let [first, middle, late] = times;
+                self.pick(&[-1, -2, -3, -4, 0, first, middle, late], &[-5, -6, -7, -100, i64::MAX])
+            }
+            (_, "CurrentLeaderEpoch") => self.pick(&[-1, -1, 0], &[1, 5, -2]),
+            ("OffsetForLeaderEpoch", "LeaderEpoch") => self.pick(&[0], &[-1, 1, 5, MAX]),
+            ("Produce", "Acks") => self.pick(&[-1, 1], &[2, -2]),
+            (_, "TimeoutMs") => self.pick(&[5_000], &[]),
+            (_, "Partition" | "Index" | "PartitionIndex" | "PartitionIndexes" | "Partitions") => {
+                let mut number = self.pick(&[0, 0, 0, 1], &[2, 7, -1, MAX]);
+                while self.partitions.contains(&number) {
+                    number = if number == MAX { 0 } else { number + 1 };
+                }
+                self.partitions.push(number);
+                number
+            }
+            ("FindCoordinator", "KeyType") => self.pick(&[0], &[2, 3, -1]),
+            ("CreateTopics", "NumPartitions") => {
+                let count = self.pick(&[1, 2, -1], &[0, -2]);
+                if self.has_assignments && !self.odd() { -1 } else { count }
+            }
+            ("CreateTopics", "ReplicationFactor") => {
+                let factor = self.pick(&[1, -1], &[0, 2, -2]);
+                if self.has_assignments && !self.odd() { -1 } else { factor }
+            }
+            (_, "BrokerIds") => self.pick(&[1], &[0, 7, -1]),
+            ("CreatePartitions", "Count") => self.pick(&[2, 3], &[1, 0, -1]),
+            (_, "ValidateOnly") => self.pick(&[0, 0, 0, 1], &[]),
+            (_, "AllowAutoTopicCreation") => 0,
+            ("DescribeConfigs", "ResourceType") => {
+                self.resource = self.pick(&[2, 2, 4], &[0, 1, 100]);
+                self.resource
+            }
+            ("ElectLeaders", "ElectionType") => self.pick(&[0, 1], &[]),
+            (_, "EndpointType") => self.pick(&[1], &[2, 3]),
+            ("InitProducerId", "ProducerId") => self.pick(&[-1], &[5_000_000]),
+            ("InitProducerId", "ProducerEpoch") => self.pick(&[-1], &[3]),
+            (_, "TransactionTimeoutMs") => self.pick(&[60_000], &[0, -1, MAX]),
+            ("JoinGroup", "SessionTimeoutMs") => self.pick(&[300_000], &[0, 100, MAX, -1]),
+            ("JoinGroup", "RebalanceTimeoutMs") => self.pick(&[300_000], &[]),
+            (_, "GenerationId" | "Generation") => {
+                let known = self.world.member(&self.group).map(|member| member.generation);
+                let known = if self.member { known.unwrap_or(-1) } else { -1 };
+                self.pick(&[known], &[0, 99, -1])
+            }
+            ("OffsetCommit", "Offset") => self.pick(&[0, 1, 5, 1000], &[-1, i64::MAX]),
+            ("OffsetCommit", "LeaderEpoch") => self.pick(&[-1, 0, 3], &[]),
+            ("OffsetCommit", "RetentionTimeMs") => self.pick(&[-1], &[0, 1000]),
+            (_, "RequireStable") => self.pick(&[0, 1], &[]),
+            (_, "MemberEpoch") => self.pick(&[-1], &[5]),
+            _ => match field.value.as_deref().and_then(|value| value.parse().ok()) {
+                Some(value) => self.pick(&[value], &[]),
+                None => self.pick(&[0, 1], &[]),
+            },
+        }
+    }
+
+    fn text(&mut self, field: &Field, nullable: bool) -> Option<String> {
+        let text = match (self.api, &*field.name) {
+            ("Produce", "TransactionalId") | ("Fetch", "ClusterId") | ("InitProducerId", "TransactionalId") => {
+                return None;
+            }
+            ("Metadata", _) if nullable && !self.by_id => self.topic(),
+            ("Metadata", _) if nullable => return None,
+            ("DeleteTopics", _) if nullable && field.became_nullable() && self.random.once_in(2) => return None,
+            ("CreateTopics", "Name") if self.resource == 1 => {
+                let names =
+                    ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "min.insync.replicas"];
+                let odd = ["no.such.key", "", "compression.type"];
+                self.pick(&names, &odd).to_owned()
+            }
+            ("CreateTopics", "Value") => {
+                if nullable && self.odd() {
+                    return None;
+                }
+                self.pick(&["1048576", "1", "delete"], &["compact", "-1", "abc", ""]).to_owned()
+            }
+            ("DescribeConfigs", "ResourceName") => match self.resource {
+                4 => self.pick(&["1", "1", ""], &["7", "x"]).to_owned(),
+                _ => self.topic(),
+            },
+            ("DescribeConfigs", "ConfigurationKeys") => {
+                let names = ["retention.ms", "cleanup.policy", "segment.bytes", "num.partitions", "log.retention.ms"];
+                self.pick(&names, &["no.such.key", ""]).to_owned()
+            }
+            (_, "Topic" | "Topics" | "Name" | "TopicNames") if !matches!(self.api, "JoinGroup") => self.topic(),
+            (_, "GroupId" | "Groups" | "GroupsNames" | "Key" | "CoordinatorKeys") => self.group(),
+            (_, "MemberId") => {
+                let known = self.world.member(&self.group).map(|member| member.id.clone());
+                if let ("JoinGroup", Some(known)) = (self.api, &known) {
+                    // Another member, even one that was only given its id, would have all others wait for it.
+                    return Some(if self.odd() { "somebody".to_owned() } else { known.clone() });
+                }
+                self.member =
+                    !(self.odd() || matches!(self.api, "OffsetCommit" | "OffsetFetch") && self.random.once_in(2));
+                match known.filter(|_| self.member) {
+                    Some(id) => id,
+                    None if self.is_odd && self.random.once_in(3) => "somebody".to_owned(),
+                    None => String::new(),
+                }
+            }
+            (_, "GroupInstanceId") => match self.group == "static" && nullable {
+                true => "instance".to_owned(),
+                false => return None,
+            },
+            (_, "ProtocolType") => self.pick(&["consumer"], &["connect", ""]).to_owned(),
+            ("JoinGroup", "Name") => self.pick(&["range"], &["roundrobin", ""]).to_owned(),
+            ("SyncGroup", "ProtocolName") => self.pick(&["range"], &["other"]).to_owned(),
+            ("ListGroups", "StatesFilter") => {
+                self.pick(&["Stable", "Empty", "stable"], &["PreparingRebalance", "nonsense"]).to_owned()
+            }
+            ("ListGroups", "TypesFilter") => self.pick(&["classic", "Classic"], &["consumer", "nonsense"]).to_owned(),
+            ("OffsetCommit", "Metadata") => {
+                if nullable && self.random.once_in(4) {
+                    return None;
+                }
+                let long = "x".repeat(5000);
+                self.pick(&["", "some words"], &[&long]).to_owned()
+            }
+            _ => match field.value.as_deref() {
+                Some("null") => return None,
+                Some(value) => value.to_owned(),
+                None if nullable => return None,
+                None => "words".to_owned(),
+            },
+        };
+        Some(text)
+    }
+
+    fn bytes(&mut self, field: &Field, _: bool) -> Option<Vec<u8>> {
+        if self.api == "JoinGroup" {
+            // A consumer's subscription to `alpha`, version 0. Kafka reads it: by what is none it is stuck for good.
+            return Some(b"\0\0\0\0\0\x01\0\x05alpha\xff\xff\xff\xff".to_vec());
+        }
+        if self.api != "Produce" {
+            return Some(format!("bytes of {}", field.name).into_bytes());
+        }
+        // By none at all Kafka is stuck.
+        Some(self.batch())
+    }
+
+    fn uuid(&mut self, _: &Field) -> [u8; 16] {
+        if (self.api, self.version) == ("Metadata", 10) || (self.api, self.version) == ("Metadata", 11) {
+            // Kafka takes ids from version 12 on, and tells nothing at all to who sends them earlier.
+            self.by_id = false;
+            return [0; 16];
+        }
+        if self.api == "Fetch" {
+            // To an unknown id beside another topic, and to zeros, Kafka 4.1 answers -1: its own code fails.
+            if self.topics == 1 && self.odd() {
+                return *MADE_UP.as_bytes();
+            }
+            let name = self.unlisted(TOPICS, &[]);
+            self.partitions.clear();
+            return self.world.topic_id(&name);
+        }
+        if self.api == "Metadata" {
+            let name = self.unlisted(TOPICS, &[]);
+            return self.world.topic_id(&name);
+        }
+        if self.odd() {
+            return if self.random.once_in(2) { [0; 16] } else { *MADE_UP.as_bytes() };
+        }
+        self.by_id = self.random.once_in(2);
+        if self.api == "Metadata" && !self.by_id {
+            return [0; 16];
+        }
+        // A name beside the id, where there is one, is null or nothing.
+        let name = self.topic();
+        self.world.topic_id(&name)
+    }
+
+    fn count(&mut self, field: &Field, nullable: bool) -> Option<usize> {
+        // Fields of one name mean something else in the arrays they are in.
+        match (self.api, &*field.name) {
+            ("CreateTopics", "Assignments") => {
+                self.resource = 0;
+                self.has_assignments = self.random.once_in(6);
+                return Some(usize::from(self.has_assignments));
+            }
+            ("CreateTopics", "Configs") => {
+                self.resource = 1;
+                return Some(*self.random.choose(&[0, 0, 1]));
+            }
+            ("CreatePartitions", "Assignments") if !self.odd() => return None,
+            ("CreateTopics" | "CreatePartitions" | "DeleteTopics", "Topics") => self.resource = 0,
+            ("Produce", "Topics") => return Some(self.pick(&[1], &[0, 2])),
+            ("Produce", _) => return Some(self.pick(&[1], &[2])),
+            ("Fetch", "Topics") => {
+                self.topics = self.pick(&[1, 2, 3], &[]);
+                return Some(self.topics);
+            }
+            ("Fetch", "Forgotten") => return Some(self.pick(&[0], if self.session.is_some() { &[1] } else { &[] })),
+            // Of two protocols with one name Kafka never answers.
+            ("JoinGroup", "Protocols") => return Some(self.pick(&[1], &[0])),
+            ("JoinGroup" | "SyncGroup" | "LeaveGroup", _) => return Some(1),
+            (_, "BrokerIds") => return Some(self.pick(&[1], &[0, 2])),
+            ("ListGroups", _) => return Some(*self.random.choose(&[0, 0, 1, 2])),
+            _ => {}
+        }
+        if nullable && self.random.once_in(4) {
+            return None;
+        }
+        // Of a topic without partitions Kafka says nothing where we say that there are none.
+        let is_inner = field.name.starts_with("Partition");
+        Some(self.pick(&[1, 1, 2, 3], if is_inner { &[] } else { &[0] }))
+    }
+
+    fn tagged(&mut self, field: &Field) -> bool {
+        !matches!(&*field.name, "ReplicaState" | "ReplicaDirectoryId" | "HighWatermark") && self.random.once_in(2)
+    }
+}

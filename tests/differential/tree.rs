@@ -1,0 +1,312 @@
+//! A message as a tree of named values, read from Rust's debug output: the protocol crate gives its fields no names that a
+//! program could ask for otherwise.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+
+/// Fields that say what a structure is about.
+const KEYS: &[&str] = &[
+    "api_key",
+    "name",
+    "topic",
+    "topic_id",
+    "group_id",
+    "key",
+    "resource_name",
+    "partition_index",
+    "partition_id",
+    "partition",
+    "index",
+    "member_id",
+];
+
+/// A value in a message.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tree {
+    /// A number, a text in its quotes, bytes, an id, or null.
+    Leaf(String),
+    /// An array.
+    List(Vec<Self>),
+    /// A structure: names and values, in the order of the message.
+    Struct(Vec<(String, Self)>),
+}
+
+impl Tree {
+    /// Reads what `{:?}` writes of a message.
+    pub(crate) fn read(text: &str) -> anyhow::Result<Self> {
+        let mut reader = Reader { text };
+        let tree = reader.value()?;
+        ensure!(reader.text.is_empty(), "cannot read {:?}", start(reader.text));
+        Ok(tree)
+    }
+
+    /// A field of a structure.
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+        let Self::Struct(fields) = self else { return None };
+        fields.iter().find(|(field, _)| field == name).map(|(_, value)| value)
+    }
+
+    /// The elements of an array that is a field of a structure; none if it is not there.
+    pub(crate) fn list(&self, name: &str) -> &[Self] {
+        match self.get(name) {
+            Some(Self::List(elements)) => elements,
+            _ => &[],
+        }
+    }
+
+    /// A field that is a leaf, without the quotes of a text.
+    pub(crate) fn leaf(&self, name: &str) -> Option<&str> {
+        match self.get(name)? {
+            Self::Leaf(text) => Some(text.trim_matches('"')),
+            _ => None,
+        }
+    }
+
+    /// Changes every leaf, given its path: names with dots between, `[]` behind an array's.
+    pub(crate) fn map(&mut self, path: &str, change: &dyn Fn(&str, &str) -> Option<String>) {
+        match self {
+            Self::Leaf(text) => {
+                if let Some(changed) = change(path, text) {
+                    *text = changed;
+                }
+            }
+            Self::List(elements) => {
+                elements.iter_mut().for_each(|element| element.map(&format!("{path}[]"), change));
+            }
+            Self::Struct(fields) => {
+                fields.iter_mut().for_each(|(name, value)| value.map(&join(path, name), change));
+            }
+        }
+    }
+
+    /// Sorts all arrays of structures by what their elements are about, and of leaves by themselves.
+    pub(crate) fn sort(&mut self) {
+        match self {
+            Self::Leaf(_) => {}
+            Self::List(elements) => {
+                elements.iter_mut().for_each(Self::sort);
+                elements.sort_by_cached_key(Self::about);
+                elements.dedup_by(|later, first| first.absorb(later));
+            }
+            Self::Struct(fields) => fields.iter_mut().for_each(|(_, value)| value.sort()),
+        }
+    }
+
+    /// Takes over the partitions of another structure about the same topic: Kafka may name a topic once for those with an error
+    /// and once for the others.
+    fn absorb(&mut self, other: &mut Self) -> bool {
+        let about = self.about();
+        let (Self::Struct(fields), Self::Struct(_)) = (&mut *self, &*other) else { return false };
+        let partitions = fields.iter_mut().find(|(name, _)| matches!(&**name, "partitions" | "partition_responses"));
+        let Some((name, Self::List(own))) = partitions else { return false };
+        let theirs = other.list(name);
+        if about != other.about() || theirs.is_empty() {
+            return false;
+        }
+        own.extend_from_slice(theirs);
+        own.sort_by_cached_key(Self::about);
+        true
+    }
+
+    /// What a structure is about: its names and numbers, without what is said of them.
+    fn about(&self) -> Vec<String> {
+        match self {
+            Self::Leaf(text) => vec![text.clone()],
+            _ => KEYS.iter().filter_map(|name| self.leaf(name).map(str::to_owned)).collect(),
+        }
+    }
+
+    /// Where two trees differ: path, the value here, the value there. An array of another length is one difference.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
+        let mut found = Vec::new();
+        self.compare(other, "", &mut found);
+        found
+    }
+
+    fn compare(&self, other: &Self, path: &str, found: &mut Vec<(String, String, String)>) {
+        match (self, other) {
+            (Self::List(ours), Self::List(theirs)) if ours.len() == theirs.len() => {
+                ours.iter().zip(theirs).for_each(|(one, other)| one.compare(other, &format!("{path}[]"), found));
+            }
+            (Self::Struct(ours), Self::Struct(theirs)) => {
+                let theirs: BTreeMap<_, _> = theirs.iter().map(|(name, value)| (name, value)).collect();
+                for (name, value) in ours {
+                    if let Some(other) = theirs.get(name) {
+                        value.compare(other, &join(path, name), found);
+                    }
+                }
+            }
+            (Self::List(ours), Self::List(theirs)) => {
+                found.push((format!("{path}[]"), counted(ours), counted(theirs)));
+            }
+            _ if self == other => {}
+            _ => found.push((path.to_owned(), self.short(), other.short())),
+        }
+    }
+
+    fn short(&self) -> String {
+        match self {
+            Self::Leaf(text) => text.clone(),
+            Self::List(elements) => counted(elements),
+            Self::Struct(_) => "a structure".to_owned(),
+        }
+    }
+}
+
+fn counted(elements: &[Tree]) -> String {
+    format!("{} elements", elements.len())
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+fn start(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+struct Reader<'a> {
+    text: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn value(&mut self) -> anyhow::Result<Tree> {
+        if self.eat("[") {
+            return Ok(Tree::List(self.until_closed("]", Self::value)?));
+        }
+        // The only maps are those of unknown tags.
+        if self.eat("{") {
+            return Ok(Tree::List(self.until_closed("}", |reader| {
+                let tag = reader.value()?;
+                ensure!(reader.eat(": "), "a map without values");
+                Ok(Tree::List(vec![tag, reader.value()?]))
+            })?));
+        }
+        if self.text.starts_with('"') || self.text.starts_with("b\"") {
+            return Ok(Tree::Leaf(self.quoted()?.to_owned()));
+        }
+        let word = self.word();
+        if self.eat(" { ") {
+            let fields = self.until_closed(" }", |reader| {
+                let name = reader.word();
+                ensure!(reader.eat(": "), "{name:?} has no value");
+                Ok((name.to_owned(), reader.value()?))
+            })?;
+            let fields = fields.into_iter().filter(|(name, value)| {
+                !(name == "unknown_tagged_fields" && matches!(value, Tree::List(tags) if tags.is_empty()))
+            });
+            return Ok(Tree::Struct(fields.collect()));
+        }
+        if word == "Some" && self.eat("(") {
+            let value = self.value()?;
+            ensure!(self.eat(")"), "an option is not closed at {:?}", start(self.text));
+            return Ok(value);
+        }
+        ensure!(!word.is_empty(), "no value at {:?}", start(self.text));
+        Ok(Tree::Leaf(if word == "None" { "null".to_owned() } else { word.to_owned() }))
+    }
+
+    fn until_closed<T>(&mut self, end: &str, read: impl Fn(&mut Self) -> anyhow::Result<T>) -> anyhow::Result<Vec<T>> {
+        let mut all = Vec::new();
+        while !self.eat(end) {
+            ensure!(all.is_empty() || self.eat(", "), "no comma at {:?}", start(self.text));
+            all.push(read(self)?);
+        }
+        Ok(all)
+    }
+
+    fn quoted(&mut self) -> anyhow::Result<&'a str> {
+        let open = self.text.find('"').context("no quote")? + 1;
+        let mut escaped = false;
+        for (at, character) in self.text.char_indices().skip(open) {
+            match character {
+                '"' if !escaped => return Ok(self.split(at + 1)),
+                '\\' => escaped = !escaped,
+                _ => escaped = false,
+            }
+        }
+        anyhow::bail!("a text is not closed")
+    }
+
+    fn word(&mut self) -> &'a str {
+        let end = self.text.find([',', ' ', '(', ')', '[', ']', '{', '}', ':']).unwrap_or(self.text.len());
+        self.split(end)
+    }
+
+    fn split(&mut self, at: usize) -> &'a str {
+        let (head, rest) = self.text.split_at(at);
+        self.text = rest;
+        head
+    }
+
+    fn eat(&mut self, word: &str) -> bool {
+        let rest = self.text.strip_prefix(word);
+        self.text = rest.unwrap_or(self.text);
+        rest.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use kafka_protocol::messages::fetch_response::{FetchableTopicResponse, PartitionData};
+    use kafka_protocol::messages::{BrokerId, FetchResponse, TopicName};
+    use kafka_protocol::protocol::StrBytes;
+
+    use super::*;
+
+    fn response(error: i16) -> Tree {
+        let partition = PartitionData::default()
+            .with_error_code(error)
+            .with_preferred_read_replica(BrokerId(-1))
+            .with_records(Some(Bytes::from_static(b"a\"b\\\xff")));
+        let topic = FetchableTopicResponse::default()
+            .with_topic(TopicName(StrBytes::from_static_str("a, \"b\" { c: [d] }\\")))
+            .with_partitions(vec![partition, PartitionData::default()])
+            .with_unknown_tagged_fields([(7, Bytes::from_static(b"x"))].into());
+        Tree::read(&format!("{:?}", FetchResponse::default().with_responses(vec![topic]))).unwrap()
+    }
+
+    #[test]
+    fn every_field_of_a_message_is_found() {
+        let tree = response(3);
+        let topic = &tree.list("responses")[0];
+        assert_eq!(topic.leaf("topic").unwrap(), r#"a, \"b\" { c: [d] }\\"#);
+        assert_eq!(topic.leaf("topic_id").unwrap(), "00000000-0000-0000-0000-000000000000");
+        let partition = &topic.list("partitions")[0];
+        assert_eq!(partition.leaf("error_code").unwrap(), "3");
+        assert_eq!(partition.leaf("records").unwrap(), r#"b"a\"b\\\xff"#);
+        assert_eq!(topic.list("partitions")[1].leaf("records").unwrap(), "null");
+        assert_eq!(topic.list("unknown_tagged_fields").len(), 1);
+        assert!(partition.get("unknown_tagged_fields").is_none());
+    }
+
+    #[test]
+    fn differences_have_their_path() {
+        assert_eq!(response(3).differences(&response(3)), vec![]);
+        let path = "responses[].partitions[].error_code".to_owned();
+        assert_eq!(response(3).differences(&response(0)), vec![(path, "3".to_owned(), "0".to_owned())]);
+        let mut shorter = response(3);
+        let Tree::Struct(fields) = &mut shorter else { panic!("{shorter:?}") };
+        fields.iter_mut().filter(|(name, _)| name == "responses").for_each(|(_, value)| *value = Tree::List(vec![]));
+        let differences = response(3).differences(&shorter);
+        assert_eq!(differences, vec![("responses[]".to_owned(), "1 elements".to_owned(), "0 elements".to_owned())]);
+    }
+
+    #[test]
+    fn arrays_are_sorted_by_what_they_are_about_and_leaves_are_changed() {
+        let mut tree =
+            Tree::read("A { list: [3, 1, 2], all: [B { code: 1, name: \"b\" }, B { code: 2, name: \"a\" }] }").unwrap();
+        tree.map("", &|path, text| (path == "list[]" && text == "3").then(|| "0".to_owned()));
+        tree.sort();
+        let sorted = "A { list: [0, 1, 2], all: [B { code: 2, name: \"a\" }, B { code: 1, name: \"b\" }] }";
+        assert_eq!(tree, Tree::read(sorted).unwrap());
+        let mut twice =
+            Tree::read("A { topics: [T { name: \"t\", partitions: [2] }, T { name: \"t\", partitions: [1] }] }")
+                .unwrap();
+        twice.sort();
+        assert_eq!(twice, Tree::read("A { topics: [T { name: \"t\", partitions: [1, 2] }] }").unwrap());
+        assert!(Tree::read("A { list: [1").is_err());
+    }
+}
