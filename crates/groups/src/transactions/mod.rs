@@ -151,6 +151,8 @@ impl TransactionCoordinator {
                 effects.extend(answer.map(|answer| TransactionEffect::Answer(ticket, answer)));
             }
             TransactionInput::Appended(append, how) => self.appended(now, append, how, &mut effects),
+            // While it loads, such news is of the coordinator before: this one has all markers written once more.
+            TransactionInput::Marked { .. } if self.phase == Phase::Loading => {}
             TransactionInput::Marked { id, producer, partitions } => {
                 self.marked(now, &id, producer, &partitions, &mut effects);
             }

@@ -170,15 +170,11 @@ impl State {
         next.next_producer_id = -1;
         let expected = expected.filter(|_| self.producer.epoch != NO_EPOCH);
         match expected {
+            Some(expected) if expected == self.producer => {}
             // It asks a second time for what it did not hear of.
-            Some(expected) if expected.id == self.previous_producer_id && expected.id != self.producer.id => {
-                return Ok(Outcome::As(self.producer));
-            }
-            Some(expected) if expected.epoch == self.last_epoch && expected.epoch != self.producer.epoch => {
-                return Ok(Outcome::As(self.producer));
-            }
-            Some(expected) if expected.epoch != self.producer.epoch => return Err(TransactionRefused::ProducerFenced),
-            _ => {}
+            Some(expected) if expected.epoch == self.last_epoch => return Ok(Outcome::As(self.producer)),
+            Some(_) => return Err(TransactionRefused::ProducerFenced),
+            None => {}
         }
         if self.producer.epoch >= EPOCH_MAX {
             let Some(fresh) = fresh else { return Ok(Outcome::NeedsProducerId) };
@@ -260,6 +256,15 @@ impl State {
         let asks_again = bumps && self.is_what_became_of(producer);
         if !asks_again {
             self.check(producer)?;
+        }
+        // Each of its ends has an epoch of its own: the present one is that of the next, which cannot end before this has.
+        let is_of_its_time = match self.status {
+            _ if !bumps => true,
+            TransactionStatus::CompleteCommit | TransactionStatus::CompleteAbort => true,
+            _ => asks_again == self.is_ending(),
+        };
+        if !is_of_its_time {
+            return Err(TransactionRefused::ProducerFenced);
         }
         let (preparing, complete) = if commits {
             (TransactionStatus::PrepareCommit, TransactionStatus::CompleteCommit)

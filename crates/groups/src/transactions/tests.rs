@@ -253,6 +253,9 @@ fn epochs_that_are_used_up_bring_a_new_id() {
     assert_eq!(next, producer(1001, 0));
     assert_eq!(rig.begin(Some(me)), Ok(next), "it did not hear the answer");
     assert_eq!(rig.begin(Some(producer(1000, 5))), Err(TransactionRefused::ProducerFenced));
+    let later = rig.begin(Some(next)).unwrap();
+    assert_eq!(later, producer(1001, 1));
+    assert_eq!(rig.begin(Some(me)), Err(TransactionRefused::ProducerFenced), "it is another that has gone on");
 }
 
 #[test]
@@ -263,6 +266,7 @@ fn with_transaction_version_2_each_transaction_has_an_epoch_of_its_own() {
     let second = rig.end(first, true, true).unwrap();
     assert_eq!(second, producer(1000, 1));
     assert_eq!(rig.end(first, true, true), Err(TransactionRefused::ConcurrentTransactions));
+    assert_eq!(rig.end(second, true, true), Err(TransactionRefused::ProducerFenced), "before the first has ended");
     assert_eq!(rig.mark(), (second, true, vec![0]));
     assert_eq!(rig.end(first, true, true), Ok(second), "it did not hear the answer");
     assert_eq!(rig.end(first, false, true), Err(TransactionRefused::InvalidTransactionState));
@@ -272,6 +276,21 @@ fn with_transaction_version_2_each_transaction_has_an_epoch_of_its_own() {
     assert_eq!((third, rig.status()), (producer(1000, 2), Some(Status::CompleteAbort)));
     assert!(rig.marks.is_empty());
     assert_eq!(rig.add(second, 0), Err(TransactionRefused::ProducerFenced));
+}
+
+#[test]
+fn with_transaction_version_2_a_producer_that_was_replaced_is_told_so_when_it_ends_its_transaction() {
+    let mut rig = Rig::new();
+    let old = rig.begin(None).unwrap();
+    let new = rig.begin(None).unwrap();
+    for commits in [true, false] {
+        assert_eq!(rig.end(old, commits, true), Err(TransactionRefused::ProducerFenced), "nothing is under way");
+    }
+    assert_eq!(rig.add(new, 0), Ok(()));
+    for commits in [true, false] {
+        assert_eq!(rig.end(old, commits, true), Err(TransactionRefused::ProducerFenced), "the other's goes on");
+    }
+    assert_eq!(rig.status(), Some(Status::Ongoing));
 }
 
 #[test]
@@ -371,6 +390,25 @@ fn another_coordinator_ends_what_was_decided() {
         assert_eq!(decided.mark(), (me, commits, vec![0]));
         assert_eq!(decided.end(me, commits, false), Ok(me));
     }
+}
+
+/// A coordinator that loads again while it leads may hear what became of markers that it had written before. Were that taken
+/// for all of them, the others would never come.
+#[test]
+fn what_a_coordinator_hears_of_markers_while_it_loads_does_not_end_a_transaction() {
+    let mut rig = Rig::new();
+    let me = rig.begin(None).unwrap();
+    assert_eq!((rig.add(me, 0), rig.add(me, 1)), (Ok(()), Ok(())));
+    assert_eq!(rig.end(me, true, false), Ok(me));
+    let mut next = Rig::loading();
+    for record in &rig.log {
+        next.input(TransactionInput::Load(record.clone()));
+    }
+    let partitions = vec![("books".to_owned(), 0)];
+    next.input(TransactionInput::Marked { id: ID.into(), producer: me, partitions });
+    assert!(next.log.is_empty(), "{:?}", next.log);
+    next.input(TransactionInput::Loaded);
+    assert_eq!((next.mark(), next.status()), ((me, true, vec![0, 1]), Some(Status::CompleteCommit)));
 }
 
 #[derive(Clone, Debug)]
