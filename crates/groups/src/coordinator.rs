@@ -184,9 +184,11 @@ impl Coordinator {
         Ok(())
     }
 
-    /// A group that nobody was let into and that has nothing is none.
+    /// A group that nobody was let into and that has nothing is none. One that is being deleted stays until that is done: it
+    /// would take along whoever joins meanwhile.
     fn drop_if_nothing(&mut self, id: &str) {
-        let nothing = |group: &Group| group.is_empty() && group.offsets.is_empty() && !group.is_recorded();
+        let nothing =
+            |group: &Group| group.is_empty() && group.offsets.is_empty() && !group.is_recorded() && !group.deleting;
         if self.groups.get(id).is_some_and(nothing) {
             self.groups.remove(id);
         }
@@ -221,7 +223,7 @@ impl Coordinator {
                 };
                 let key = (given.topic, given.partition);
                 records.push(group.offset_record(&key, Some(&value)));
-                group.offsets.begin(&key);
+                group.offsets.begin(&key, commit.transaction.is_some());
                 offsets.push((key, value));
                 results.push(Ok(()));
             }
@@ -320,7 +322,7 @@ impl Coordinator {
                 }
                 self.with_group(now, &group, effects, |group, _| {
                     for (key, value) in offsets {
-                        group.offsets.end(&key);
+                        group.offsets.end(&key, transaction.is_some());
                         if refused.is_none() {
                             group.offsets.put(key, value, transaction.map(|producer| producer.id));
                         }

@@ -17,6 +17,8 @@ pub(crate) struct Offsets {
     committed: BTreeMap<OffsetKey, Kept>,
     /// Appends that are under way, of each partition.
     writing: BTreeMap<OffsetKey, usize>,
+    /// Those of them that are of transactions: as undecided as what those have written.
+    writing_undecided: BTreeMap<OffsetKey, usize>,
     /// What undecided transactions have written, by producer id.
     transactions: BTreeMap<i64, BTreeMap<OffsetKey, Kept>>,
     /// Counts what was written, in the log's order.
@@ -36,18 +38,19 @@ impl Offsets {
         self.committed.is_empty() && self.writing.is_empty() && self.transactions.is_empty()
     }
 
-    /// An append of that offset is under way.
-    pub(crate) fn begin(&mut self, key: &OffsetKey) {
+    /// An append of that offset is under way, maybe of a transaction.
+    pub(crate) fn begin(&mut self, key: &OffsetKey, is_transactional: bool) {
         *self.writing.entry(key.clone()).or_default() += 1;
+        if is_transactional {
+            *self.writing_undecided.entry(key.clone()).or_default() += 1;
+        }
     }
 
     /// That append has ended.
-    pub(crate) fn end(&mut self, key: &OffsetKey) {
-        if let Some(count) = self.writing.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.writing.remove(key);
-            }
+    pub(crate) fn end(&mut self, key: &OffsetKey, is_transactional: bool) {
+        count_down(&mut self.writing, key);
+        if is_transactional {
+            count_down(&mut self.writing_undecided, key);
         }
     }
 
@@ -86,7 +89,7 @@ impl Offsets {
     }
 
     fn is_unstable(&self, key: &OffsetKey) -> bool {
-        self.transactions.values().any(|offsets| offsets.contains_key(key))
+        self.writing_undecided.contains_key(key) || self.transactions.values().any(|offsets| offsets.contains_key(key))
     }
 
     fn fetch(&self, key: &OffsetKey, require_stable: bool) -> FetchedOffset {
@@ -104,7 +107,8 @@ impl Offsets {
         match &fetch.partitions {
             Some(partitions) => partitions.iter().map(one).collect(),
             None => {
-                let undecided = self.transactions.values().flat_map(BTreeMap::keys);
+                let undecided =
+                    self.transactions.values().flat_map(BTreeMap::keys).chain(self.writing_undecided.keys());
                 let asked = self.committed.keys().chain(undecided.filter(|_| fetch.require_stable));
                 let distinct: BTreeSet<_> = asked.collect();
                 distinct.into_iter().map(one).collect()
@@ -123,6 +127,15 @@ impl Offsets {
     fn all(&self) -> BTreeSet<&OffsetKey> {
         let undecided = self.transactions.values().flat_map(BTreeMap::keys);
         self.committed.keys().chain(self.writing.keys()).chain(undecided).collect()
+    }
+}
+
+fn count_down(counts: &mut BTreeMap<OffsetKey, usize>, key: &OffsetKey) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
     }
 }
 

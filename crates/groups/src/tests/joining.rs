@@ -354,3 +354,25 @@ fn a_session_goes_on_when_a_wait_for_an_assignment_ends() {
     rig.passes_ms(1);
     assert_eq!(rig.describe().members.len(), 1, "but it has one again");
 }
+
+/// A member that is waited for is all that the group has; when its time is up the group goes only with the record that says so.
+#[test]
+fn whoever_joins_while_a_group_is_deleted_does_not_go_with_it() {
+    let mut rig = Rig::new();
+    let ticket = rig.ask(Request::Join(join("c0")));
+    assert!(matches!(rig.answer(ticket), Answer::Join(Err((Refused::MemberIdRequired, _)))));
+    rig.appends_end = None;
+    let deleting = rig.ask(Request::DeleteGroup("g".into()));
+    assert!(rig.waits(deleting));
+    rig.passes_ms(300_000);
+    let joining = Join { requires_known_member_id: false, ..join("c0") };
+    let early = rig.ask(Request::Join(joining.clone()));
+    assert!(matches!(rig.answer(early), Answer::Join(Err((Refused::CoordinatorNotAvailable, _)))));
+    for append in std::mem::take(&mut rig.held) {
+        rig.input(Input::Appended(append, Appended::Committed));
+    }
+    assert_eq!(rig.answer(deleting), Answer::DeletedGroup(Ok(())));
+    let ticket = rig.ask(Request::Join(joining));
+    rig.passes_ms(3_000);
+    assert_eq!(rig.joined(ticket).generation, 1);
+}

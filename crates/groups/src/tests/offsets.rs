@@ -84,6 +84,27 @@ fn a_transactions_offsets_count_once_it_is_decided() {
     }
 }
 
+/// A reader that went by the offset before would read again what the transaction has read already.
+#[test]
+fn a_transactions_offsets_are_undecided_from_when_they_are_written_on() {
+    for how in [Appended::Committed, Appended::Fenced] {
+        let mut rig = Rig::new();
+        rig.commit(by(anonymous("g"), 1)).unwrap();
+        rig.appends_end = None;
+        let transaction = Some(Producer { id: 7, epoch: 0 });
+        let ticket = rig.ask(Request::Commit(Commit { transaction, ..by(anonymous("g"), 5) }));
+        assert!(rig.waits(ticket));
+        assert_eq!(rig.offset("g", false), Ok(Some(1)));
+        assert_eq!(rig.offset("g", true), Err(Refused::UnstableOffsetCommit));
+        let append = rig.held.pop().unwrap();
+        rig.input(Input::Appended(append, how));
+        let is_written = how == Appended::Committed;
+        assert_eq!(rig.offset("g", true), if is_written { Err(Refused::UnstableOffsetCommit) } else { Ok(Some(1)) });
+        rig.input(Input::Marker { producer_id: 7, commits: true });
+        assert_eq!(rig.offset("g", true), Ok(Some(if is_written { 5 } else { 1 })));
+    }
+}
+
 #[test]
 fn what_was_written_later_stands_even_if_decided_before() {
     let mut rig = Rig::new();
