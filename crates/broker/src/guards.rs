@@ -53,8 +53,11 @@ impl Guards {
             drawn.guards.retain(|_, guard| guard.strong_count() > 0);
             drawn.sweep_at = (2 * drawn.guards.len()).max(SWEEP_MIN);
         }
-        // Of two epochs the one that asks now is not the older one, or the log will refuse it.
         if let Some(before) = known {
+            if before.producer.epoch > producer.epoch {
+                // A producer that has been replaced: what the one after it waits for stays.
+                return Arc::new(Guard { producer, broken: AtomicBool::new(true) });
+            }
             before.broken.store(true, Ordering::SeqCst);
         }
         let guard = Arc::new(Guard { producer, broken: AtomicBool::new(false) });
@@ -62,10 +65,14 @@ impl Guards {
         guard
     }
 
-    /// A marker of that producer is about to be written.
-    pub(crate) fn break_of(&self, producer_id: i64) {
-        if let Some(guard) = self.lock().guards.remove(&producer_id).and_then(|guard| guard.upgrade()) {
+    /// A marker of that producer is about to be written. In its epoch or the one before was the transaction that it ends; a
+    /// later one may have begun since if the marker was long on its way.
+    pub(crate) fn break_of(&self, producer: Producer) {
+        let mut drawn = self.lock();
+        let Some(guard) = drawn.guards.get(&producer.id).and_then(Weak::upgrade) else { return };
+        if guard.producer.epoch <= producer.epoch {
             guard.broken.store(true, Ordering::SeqCst);
+            drawn.guards.remove(&producer.id);
         }
     }
 
@@ -97,7 +104,7 @@ mod tests {
         let (before, other) = (guards.draw(producer(1, 0)), guards.draw(producer(2, 0)));
         assert!(Arc::ptr_eq(&before, &guards.draw(producer(1, 0))), "all batches of a transaction share one");
         assert!(before.admits(producer(1, 0)) && !before.admits(producer(1, 1)) && !before.admits(producer(2, 0)));
-        guards.break_of(1);
+        guards.break_of(producer(1, 0));
         assert!(!before.admits(producer(1, 0)) && other.admits(producer(2, 0)));
         let after = guards.draw(producer(1, 0));
         assert!(after.admits(producer(1, 0)));
@@ -105,6 +112,20 @@ mod tests {
         assert!(next.admits(producer(1, 1)) && !after.admits(producer(1, 0)));
         guards.break_all();
         assert!(!next.admits(producer(1, 1)) && !other.admits(producer(2, 0)));
+    }
+
+    #[test]
+    fn what_is_left_of_an_older_epoch_does_not_break_the_guard_of_a_newer_one() {
+        let guards = Guards::default();
+        let new = guards.draw(producer(1, 6));
+        let old = guards.draw(producer(1, 5));
+        assert!(!old.admits(producer(1, 5)) && new.admits(producer(1, 6)));
+        guards.break_of(producer(1, 5));
+        assert!(new.admits(producer(1, 6)));
+        assert!(Arc::ptr_eq(&new, &guards.draw(producer(1, 6))));
+        // Transaction version 2 ends a transaction in the epoch above its own.
+        guards.break_of(producer(1, 7));
+        assert!(!new.admits(producer(1, 6)));
     }
 
     #[test]

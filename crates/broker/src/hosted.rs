@@ -421,7 +421,8 @@ impl Owned for Core {
             Command::Produce(given) => {
                 let Given { batch, acks, deadline, guard, slot } = *given;
                 if batch.header().is_control() {
-                    self.guards.break_of(batch.producer_id());
+                    let producer = Producer { id: batch.producer_id(), epoch: batch.producer_epoch() };
+                    self.guards.break_of(producer);
                 } else if batch.is_transactional() && !may_be_appended(partition, &batch, guard.as_deref()) {
                     let error = SequenceError::InvalidTransactionState { producer_id: batch.producer_id() };
                     let error = ProduceError::Append(AppendError::Sequence(error));
