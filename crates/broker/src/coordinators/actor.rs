@@ -9,8 +9,8 @@ use bytes::Bytes;
 use highwater_groups::{AppendId, Appended, Now, Producer, Record, Ticket};
 use highwater_replication::{Acks, ProduceError, ProduceRefused, Role};
 use highwater_storage::{
-    AppendError, BatchRefused, CheckedBatch, LeaderEpoch, Offset, Origin, ProduceRules, SequenceError, TimestampMs,
-    TopicId, TopicPartition, TransactionMarker,
+    AppendError, BatchRefused, CheckedBatch, LeaderEpoch, Origin, ProduceRules, SequenceError, TimestampMs, TopicId,
+    TopicPartition, TransactionMarker,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -235,7 +235,8 @@ impl<M: Machine> Running<M> {
 
     /// Reads the log, and waits until what it says cannot be lost any more.
     async fn load(&mut self, messages: &mut mpsc::Receiver<Message<M>>) -> Result<(), End> {
-        let end = self.hosted.status().map_or(Offset(0), |status| status.log_end);
+        // Behind all that a machine before handed in, some of which may be on its way to the log yet.
+        let end = self.hosted.ask(|partition, _| partition.status().log_end).await.ok_or(End::Unsure)?;
         let mut next = self.hosted.reader().start();
         loop {
             let reader = self.hosted.reader().clone();
