@@ -471,7 +471,7 @@ async fn what_takes_too_long_is_aborted_and_what_nobody_ends_is_found_and_ended(
     assert!(found.current_txn_start_offset >= 0);
     // As Kafka's tool aborts it.
     let marker = |epoch: i32| {
-        let topics = vec![WritableTxnMarkerTopic::default().with_name(topic()).with_partition_indexes(vec![0, 7])];
+        let topics = vec![WritableTxnMarkerTopic::default().with_name(topic()).with_partition_indexes(vec![0, 7, 0])];
         let marker = WritableTxnMarker::default()
             .with_producer_id(found.producer_id)
             .with_producer_epoch(i16::try_from(found.producer_epoch).expect("an epoch"))
@@ -484,8 +484,10 @@ async fn what_takes_too_long_is_aborted_and_what_nobody_ends_is_found_and_ended(
     };
     let write =
         async |epoch: i32| codes(&client.ask(Whom::Leader(0), &marker(epoch), 1, |answer| codes(answer)[0]).await);
-    assert_eq!(write(found.coordinator_epoch - 1).await, [52, 3], "an earlier coordinator is not heard");
-    assert_eq!(write(found.coordinator_epoch).await, [0, 3]);
+    assert_eq!(write(found.coordinator_epoch - 1).await, [52, 3, 52], "an earlier coordinator is not heard");
+    let end = latest(&client, false, 6).await;
+    assert_eq!(write(found.coordinator_epoch).await, [0, 3, 0]);
+    assert_eq!(latest(&client, false, 6).await, end + 1, "one marker, however often the partition is named");
     assert_eq!(producers().await.current_txn_start_offset, -1);
     assert_eq!(latest(&client, true, 6).await, latest(&client, false, 6).await);
     cluster.shutdown().await.expect("it stops");

@@ -1,6 +1,8 @@
 //! WriteTxnMarkers (27): the end of transactions in partitions that this broker leads, from coordinators on other brokers and
 //! from Kafka's tool, which aborts what a coordinator has forgotten.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use highwater_groups::transactions::Partition;
 use highwater_storage::TransactionMarker;
 use kafka_protocol::messages::write_txn_markers_request::WritableTxnMarker;
@@ -30,10 +32,14 @@ async fn write(context: &RequestContext, asked: WritableTxnMarker) -> WritableTx
     let each = asked.topics.iter().flat_map(|topic| {
         topic.partition_indexes.iter().map(|&partition| -> Partition { (topic.name.to_string(), partition) })
     });
-    let written = write_here(&context.broker, marker, each.collect()).await;
-    let code = |of: &Partition| {
-        let found = written.iter().find(|(written, _)| written == of);
-        found.map_or(ErrorCode::UnknownServerError, |(_, how)| how.err().unwrap_or(ErrorCode::None))
+    // Each once, however often it is named.
+    let each: BTreeSet<Partition> = each.collect();
+    let written = write_here(&context.broker, marker, each.into_iter().collect()).await;
+    let written: BTreeMap<Partition, Result<(), ErrorCode>> = written.into_iter().collect();
+    let code = |of: &Partition| match written.get(of) {
+        Some(Ok(())) => ErrorCode::None,
+        Some(Err(code)) => *code,
+        None => ErrorCode::UnknownServerError,
     };
     let topics = asked.topics.iter().map(|topic| {
         let name = topic.name.to_string();
