@@ -508,7 +508,6 @@ fn remove_group(group: &mut Group, step: &mut Step<'_>, ticket: Option<Ticket>) 
     step.append(None, records, Purpose::DeletedGroup { group: group.id.clone(), ticket });
 }
 
-/// Kept together with [`Coordinator::list`]: what ListGroups may ask for.
 impl GroupListing {
     /// Whether it is in one of these states; an empty list is all (version 4 of ListGroups). Names are Kafka's, in any case.
     pub fn is_in(&self, states: &[String]) -> bool {
