@@ -263,7 +263,7 @@ mod tests {
             .with_records(Some(Bytes::from_static(b"a\"b\\\xff")));
         let topic = FetchableTopicResponse::default()
             .with_topic(TopicName(StrBytes::from_static_str("a, \"b\" { c: [d] }\\")))
-            .with_partitions(vec![partition, PartitionData::default()])
+            .with_partitions(vec![partition, PartitionData::default().with_records(None)])
             .with_unknown_tagged_fields([(7, Bytes::from_static(b"x"))].into());
         Tree::read(&format!("{:?}", FetchResponse::default().with_responses(vec![topic]))).unwrap()
     }

@@ -15,6 +15,7 @@ mod parse;
 pub(crate) mod resources;
 mod settings;
 pub mod topic;
+pub mod topic_keys;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -12,8 +12,9 @@ use super::config_resources::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, ROOT
 use super::{ErrorCode, RequestContext};
 use crate::cluster::{AdminError, ClusterHandle, ConfigKind, Intent, check_name};
 use crate::config::kafka_defaults::{KAFKA_TOPIC_KEYS, kafka_broker_key};
-use crate::config::keys::{BrokerKey, ConfigType, TopicKey};
+use crate::config::keys::{BrokerKey, ConfigType};
 use crate::config::resources::{self, CLIENT_METRICS_KEYS, GROUP_KEYS, InvalidResource, ResourceKey};
+use crate::config::topic_keys::TopicKey;
 use crate::config::{BrokerConfig, TopicConfig, is_kafkas};
 
 /// A resource that is not changed.

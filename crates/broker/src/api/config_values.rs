@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::cluster::MetadataImage;
 use crate::config::kafka_defaults::{KAFKA_BROKER_KEYS, KAFKA_TOPIC_KEYS, kafka_broker_key};
-use crate::config::keys::{BROKER_KEYS, BrokerKey, ConfigType, TOPIC_KEYS, TopicKey};
+use crate::config::keys::{BROKER_KEYS, BrokerKey, ConfigType};
+use crate::config::topic_keys::{TOPIC_KEYS, TopicKey};
 use crate::config::{BrokerConfig, TopicConfig};
 
 /// Where a value comes from, as `DescribeConfigsResponse.ConfigSource` has it.

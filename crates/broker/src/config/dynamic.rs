@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::keys::{TOPIC_KEYS, TopicKey};
+use super::topic_keys::{TOPIC_KEYS, TopicKey};
 use super::{BrokerConfig, TopicConfig};
 
 impl TopicKey {

@@ -366,7 +366,8 @@ pub(crate) fn kafka_broker_key(name: &str) -> Option<(ConfigType, Option<&'stati
 #[cfg(test)]
 mod tests {
     use super::super::kafka_names::{UNUSED_BROKER_KEYS, UNUSED_TOPIC_KEYS};
-    use super::super::keys::{BROKER_KEYS, TOPIC_KEYS};
+    use super::super::keys::BROKER_KEYS;
+    use super::super::topic_keys::TOPIC_KEYS;
     use super::*;
 
     /// Kafka has these and does not tell of them.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use java_properties::{LineContent, PropertiesIter};
 
 use super::kafka_names::{FORMER_BROKER_KEYS, OPEN_PREFIXES, UNUSED_BROKER_KEYS};
-use super::keys::{BROKER_KEYS, BrokerKey, TOPIC_KEYS};
+use super::keys::{BROKER_KEYS, BrokerKey};
+use super::topic_keys::TOPIC_KEYS;
 use super::{BrokerConfig, parse};
 
 /// Where a setting was written.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::kafka_defaults::KAFKA_TOPIC_KEYS;
-use super::keys::{ConfigType, TOPIC_KEYS, TopicKey};
+use super::keys::ConfigType;
+use super::topic_keys::{TOPIC_KEYS, TopicKey};
 
 /// `cleanup.policy`: what becomes of old records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

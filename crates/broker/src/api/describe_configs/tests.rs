@@ -3,7 +3,7 @@ use crate::api::admin_tests::cluster_of;
 use crate::api::tests::encodes;
 use crate::cluster::{Intent, NewTopic};
 use crate::config::Settings;
-use crate::config::keys::TOPIC_KEYS;
+use crate::config::topic_keys::TOPIC_KEYS;
 use kafka_protocol::messages::ApiKey;
 
 fn config() -> BrokerConfig {
@@ -165,7 +165,7 @@ async fn the_broker_describes_itself() {
         assert!(result.configs.iter().any(|one| &*one.name == *name), "{name}");
     }
     for one in &result.configs {
-        let can_be_set = crate::config::keys::TopicKey::of_dynamic(&one.name).is_some();
+        let can_be_set = crate::config::topic_keys::TopicKey::of_dynamic(&one.name).is_some();
         assert_eq!(one.read_only, !can_be_set, "{}", &*one.name);
         assert!(!one.is_sensitive || one.value.is_none(), "{}", &*one.name);
     }
