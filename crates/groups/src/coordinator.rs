@@ -11,6 +11,12 @@ use crate::vocabulary::{
     Refused, Request, Ticket,
 };
 
+/// About how many bytes of tombstones that nobody has asked for one by one are appended at a time.
+const TOMBSTONES_BYTES: usize = 16 << 10;
+
+/// About what a tombstone needs beside the names in it.
+const TOMBSTONE_BYTES: usize = 40;
+
 /// Groups, their members and their offsets, in memory. What must outlive it is in the records it asks to be appended, and
 /// is there again once they have been loaded.
 #[derive(Clone, Debug)]
@@ -56,10 +62,7 @@ impl Coordinator {
         }
         match input {
             Input::Load(batch) => self.load(now, batch, &mut effects),
-            Input::Loaded => {
-                self.phase = Phase::Serving;
-                self.expiry_due_ms = now.uptime_ms.saturating_add(self.config.offsets_retention_check_interval_ms);
-            }
+            Input::Loaded => self.loaded(now, &mut effects),
             Input::Request(ticket, request) => self.request(now, ticket, request, &mut effects),
             Input::Appended(id, how) => {
                 if let Some(purpose) = self.appends.waiting.remove(&id) {
@@ -147,6 +150,7 @@ impl Coordinator {
             }
             Request::Leave { group, members } => {
                 let left = self.with_group(now, &group, effects, |group, step| group.leave(step, &members));
+                self.drop_if_nothing(&group);
                 let nobody = || members.iter().map(|_| Err(Refused::UnknownMemberId)).collect();
                 if group.is_empty() {
                     Answer::Leave(Err(Refused::InvalidGroupId))
@@ -247,6 +251,9 @@ impl Coordinator {
         effects: &mut Vec<Effect>,
     ) {
         let found = self.with_group(now, id, effects, |group, step| {
+            if group.has_others_than_consumers() {
+                return step.answer(ticket, Answer::DeletedOffsets(Err(Refused::NonEmptyGroup)));
+            }
             let (offsets, results) = group.deletable(partitions);
             if offsets.is_empty() {
                 return step.answer(ticket, Answer::DeletedOffsets(Ok(results)));
@@ -346,16 +353,21 @@ impl Coordinator {
                 }
             }
             Purpose::DeletedGroup { group, ticket } => {
+                // The tombstones of its offsets have ended by now; some of them may not be in the log.
+                let has_offsets = self.groups.get(&group).is_some_and(|group| !group.offsets.is_empty());
+                let refused = refused.or_else(|| has_offsets.then_some(Refused::CoordinatorNotAvailable));
                 let told = refused.map_or(Ok(()), Err);
                 effects.extend(ticket.map(|ticket| Effect::Answer(ticket, Answer::DeletedGroup(told))));
                 if late {
                     return Some(Purpose::DeletedGroup { group, ticket: None });
                 }
-                if refused.is_none() {
-                    self.groups.remove(&group);
-                } else {
-                    self.with_group(now, &group, effects, |group, _| group.deleting = false);
-                }
+                self.with_group(now, &group, effects, |group, _| {
+                    group.deleting = false;
+                    if how == Appended::Committed {
+                        group.forget_members();
+                    }
+                });
+                self.drop_if_nothing(&group);
             }
         }
         None
@@ -378,9 +390,7 @@ impl Coordinator {
         for id in self.groups.keys().cloned().collect::<Vec<_>>() {
             self.with_group(now, &id, effects, |group, step| {
                 let offsets = group.of_topic(topic);
-                if !offsets.is_empty() {
-                    remove_offsets(group, step, None, offsets, Vec::new());
-                }
+                forget_offsets(group, step, offsets);
             });
         }
     }
@@ -392,7 +402,7 @@ impl Coordinator {
             self.with_group(now, &id, effects, |group, step| {
                 let offsets = group.expired(step);
                 if !offsets.is_empty() {
-                    remove_offsets(group, step, None, offsets, Vec::new());
+                    forget_offsets(group, step, offsets);
                 } else if group.is_empty() && group.offsets.is_empty() && !group.deleting {
                     remove_group(group, step, None);
                 }
@@ -437,6 +447,15 @@ impl Coordinator {
         self.deadlines.clear();
     }
 
+    /// Everything has been read, which may have taken longer than a session: those of members begin now.
+    fn loaded(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        self.phase = Phase::Serving;
+        self.expiry_due_ms = now.uptime_ms.saturating_add(self.config.offsets_retention_check_interval_ms);
+        for id in self.groups.keys().cloned().collect::<Vec<_>>() {
+            self.with_group(now, &id, effects, |group, step| group.goes_on(step));
+        }
+    }
+
     fn load(&mut self, now: Now, batch: LoadedBatch, effects: &mut Vec<Effect>) {
         match batch {
             LoadedBatch::Marker { producer_id, commits } => self.decide(producer_id, commits),
@@ -470,7 +489,7 @@ impl Coordinator {
             OffsetsKey::Group(id) => match record.value.as_deref().map(GroupValue::decode).transpose()? {
                 Some(value) => {
                     self.group_or_new(&id);
-                    self.with_group(now, &id, effects, |group, step| group.load(value, step));
+                    self.with_group(now, &id, effects, |group, _| group.load(value));
                 }
                 // Its offsets go by tombstones of their own.
                 None => {
@@ -500,12 +519,28 @@ fn remove_offsets(
     step.append(None, records, Purpose::DeletedOffsets { group: group.id.clone(), ticket, offsets, results });
 }
 
+/// However many they are: one batch takes only so many, and a group whose tombstones do not fit would stay for ever.
+fn forget_offsets(group: &Group, step: &mut Step<'_>, offsets: Vec<OffsetKey>) {
+    let (mut piece, mut bytes) = (Vec::new(), 0);
+    for key in offsets {
+        bytes += TOMBSTONE_BYTES + group.id.len() + key.0.len();
+        piece.push(key);
+        if bytes >= TOMBSTONES_BYTES {
+            remove_offsets(group, step, None, std::mem::take(&mut piece), Vec::new());
+            bytes = 0;
+        }
+    }
+    if !piece.is_empty() {
+        remove_offsets(group, step, None, piece, Vec::new());
+    }
+}
+
 /// Its tombstones go out; it takes no requests until they are committed.
 fn remove_group(group: &mut Group, step: &mut Step<'_>, ticket: Option<Ticket>) {
     group.deleting = true;
-    let mut records: Vec<_> = group.all_offsets().iter().map(|key| group.offset_record(key, None)).collect();
-    records.push(Record { key: OffsetsKey::Group(group.id.clone()).encode(), value: None });
-    step.append(None, records, Purpose::DeletedGroup { group: group.id.clone(), ticket });
+    forget_offsets(group, step, group.all_offsets());
+    let record = Record { key: OffsetsKey::Group(group.id.clone()).encode(), value: None };
+    step.append(None, vec![record], Purpose::DeletedGroup { group: group.id.clone(), ticket });
 }
 
 impl GroupListing {

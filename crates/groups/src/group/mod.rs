@@ -83,8 +83,8 @@ impl Group {
         }
     }
 
-    /// The group that a record of `__consumer_offsets` describes. Its members have a session from now on.
-    pub(crate) fn load(&mut self, value: GroupValue, step: &Step<'_>) {
+    /// The group that a record of `__consumer_offsets` describes.
+    pub(crate) fn load(&mut self, value: GroupValue) {
         self.forget_members();
         self.generation = value.generation;
         self.state_timestamp_ms = value.state_timestamp_ms;
@@ -98,7 +98,6 @@ impl Group {
             let protocol = self.protocol.clone().unwrap_or_default();
             self.joined += 1;
             let member = Member::loaded(stored, protocol, self.joined);
-            self.timers.set(Timer::Session(member.id.clone()), step.after_ms(member.session_timeout_ms()));
             if let Some(instance) = &member.instance {
                 self.static_members.insert(instance.clone(), member.id.clone());
             }
@@ -106,6 +105,16 @@ impl Group {
         }
         // A group without the leader that it names goes on with another one.
         self.leader = value.leader.filter(|leader| self.members.contains_key(leader)).or_else(|| self.eldest(|_| true));
+    }
+
+    /// It is coordinated here from now on: its members have a session, and those that are too many now are to join again.
+    pub(crate) fn goes_on(&mut self, step: &mut Step<'_>) {
+        for member in self.members.keys().cloned().collect::<Vec<_>>() {
+            self.touch(step, &member);
+        }
+        if self.members.len() > step.config.members_max {
+            self.rebalance(step);
+        }
     }
 
     /// The log says that it has no members any more, nor ever had.

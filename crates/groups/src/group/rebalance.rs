@@ -7,6 +7,9 @@ use crate::step::{Purpose, Step};
 use crate::timers::Timer;
 use crate::vocabulary::{Answer, Joined, Refused};
 
+/// The least that is waited for static members which are all away. They may have said that they take no time to join.
+const ABSENT_WAIT_MIN_MS: u64 = 1_000;
+
 /// The members are joining.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rebalance {
@@ -72,7 +75,7 @@ impl Group {
                 Some(leader) => self.leader = Some(leader),
                 // All that are left are static and away: nobody could give out partitions.
                 None if !self.members.is_empty() => {
-                    let timeout_ms = self.rebalance_timeout_ms();
+                    let timeout_ms = self.rebalance_timeout_ms().max(ABSENT_WAIT_MIN_MS);
                     return self.timers.set(Timer::Join, step.after_ms(timeout_ms));
                 }
                 None => self.leader = None,

@@ -42,6 +42,11 @@ impl Subscribed {
 }
 
 impl Group {
+    /// Whether it has members of whose topics nothing can be known.
+    pub(crate) fn has_others_than_consumers(&self) -> bool {
+        self.phase != Phase::Empty && self.protocol_type.as_deref() != Some(CONSUMER)
+    }
+
     /// The topics of its members as they were last given out.
     pub(super) fn subscribed(&self) -> Subscribed {
         if self.members.is_empty() {

@@ -96,6 +96,13 @@ impl Rig {
         self.answers.remove(&ticket).unwrap_or_else(|| panic!("{ticket:?} is not answered"))
     }
 
+    /// Those that are held back end, in the order of the log.
+    fn held_end(&mut self, how: Appended) {
+        for append in std::mem::take(&mut self.held) {
+            self.input(Input::Appended(append, how));
+        }
+    }
+
     fn waits(&self, ticket: Ticket) -> bool {
         !self.answers.contains_key(&ticket)
     }

@@ -191,10 +191,75 @@ fn only_groups_without_members_are_deleted() {
     let ticket = rig.ask(Request::DeleteGroup("g".into()));
     let late = rig.ask(Request::Commit(by(anonymous("g"), 4)));
     assert_eq!(rig.answer(late), Answer::Commit(Err(Refused::CoordinatorNotAvailable)), "it would be lost");
-    let append = rig.held.pop().unwrap();
-    rig.input(Input::Appended(append, Appended::Committed));
+    rig.held_end(Appended::Committed);
     assert_eq!(rig.answer(ticket), Answer::DeletedGroup(Ok(())));
     assert_eq!(rig.offset("g", false), Ok(None));
+}
+
+/// The tombstones of many offsets do not fit into one batch.
+#[test]
+fn a_group_with_many_offsets_is_deleted_in_pieces_and_stays_if_one_of_them_is_not_written() {
+    let many = || (0..1_000).map(|partition| CommittedOffset { partition, ..books(7).remove(0) }).collect();
+    for lost in [false, true] {
+        let mut rig = Rig::new();
+        rig.commit(Commit { offsets: many(), ..by(anonymous("g"), 0) }).unwrap();
+        let before = rig.log.len();
+        rig.appends_end = None;
+        let ticket = rig.ask(Request::DeleteGroup("g".into()));
+        let pieces = rig.log.split_off(before);
+        assert_eq!(pieces.iter().map(|(_, records)| records.len()).sum::<usize>(), 1_001);
+        let bytes = |records: &[Record]| records.iter().map(|record| record.key.len()).sum::<usize>();
+        assert!(pieces.len() > 2 && pieces.iter().all(|(_, records)| bytes(records) < 17_000));
+        let first = rig.held.remove(0);
+        rig.input(Input::Appended(first, if lost { Appended::NotNow } else { Appended::Committed }));
+        rig.held_end(Appended::Committed);
+        let told = if lost { Err(Refused::CoordinatorNotAvailable) } else { Ok(()) };
+        assert_eq!(rig.answer(ticket), Answer::DeletedGroup(told));
+        let left = rig.fetch(None, false).len();
+        assert_eq!(left, if lost { pieces[0].1.len() } else { 0 }, "what the log has");
+        rig.appends_end = Some(Appended::Committed);
+        let ticket = rig.ask(Request::DeleteGroup("g".into()));
+        let told = if lost { Ok(()) } else { Err(Refused::GroupIdNotFound) };
+        assert_eq!(rig.answer(ticket), Answer::DeletedGroup(told));
+        assert!(rig.groups().is_empty());
+    }
+}
+
+#[test]
+fn a_deletion_is_of_the_group_that_was_there_and_of_none_that_comes_meanwhile() {
+    let mut rig = Rig::new();
+    let ticket = rig.ask(Request::Join(join("c")));
+    assert_eq!(rig.join_refused(ticket), Refused::MemberIdRequired);
+    rig.appends_end = None;
+    let deleting = rig.ask(Request::DeleteGroup("g".into()));
+    rig.passes_ms(10_000);
+    let early = rig.ask(Request::Commit(by(anonymous("g"), 4)));
+    assert_eq!(rig.answer(early), Answer::Commit(Err(Refused::CoordinatorNotAvailable)), "it would be lost");
+    rig.held_end(Appended::Committed);
+    assert_eq!(rig.answer(deleting), Answer::DeletedGroup(Ok(())));
+    assert!(rig.groups().is_empty());
+    rig.appends_end = Some(Appended::Committed);
+    rig.commit(by(anonymous("g"), 5)).unwrap();
+    assert_eq!(rig.offset("g", false), Ok(Some(5)));
+}
+
+#[test]
+fn offsets_of_a_group_that_is_none_of_consumers_are_not_deleted_while_it_has_members() {
+    let mut rig = Rig::new();
+    let connect = Join { protocol_type: "connect".into(), requires_known_member_id: false, ..join("c") };
+    let ticket = rig.ask(Request::Join(connect));
+    rig.joined(ticket);
+    let ticket = rig.ask(Request::DeleteOffsets { group: "g".into(), partitions: vec![("books".into(), 0)] });
+    assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Err(Refused::NonEmptyGroup)));
+}
+
+#[test]
+fn a_group_that_nobody_came_to_and_that_is_left_again_is_none() {
+    let mut rig = Rig::new();
+    let ticket = rig.ask(Request::Join(join("c")));
+    let Answer::Join(Err((Refused::MemberIdRequired, id))) = rig.answer(ticket) else { panic!("79 is due") };
+    assert_eq!(rig.leave(&[(&id, None)]), [Ok(())]);
+    assert!(rig.groups().is_empty());
 }
 
 #[test]

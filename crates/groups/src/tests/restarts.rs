@@ -33,6 +33,34 @@ fn members_and_offsets_are_there_again() {
 }
 
 #[test]
+fn sessions_begin_when_all_is_loaded_however_long_that_takes() {
+    let mut rig = Rig::new();
+    let (ids, generation) = rig.stable(2);
+    let mut next = successor(&rig);
+    next.advance_to(next.now.uptime_ms + 60_000);
+    next.input(Input::Loaded);
+    assert_eq!(next.describe(), rig.describe());
+    assert_eq!(next.heartbeat(&ids[0], generation), Ok(()));
+    next.passes_ms(10_000);
+    assert_eq!(next.describe().members.len(), 0);
+}
+
+#[test]
+fn a_group_that_is_too_large_by_now_rebalances() {
+    let mut rig = Rig::new();
+    rig.stable(2);
+    for members_max in [1, 2] {
+        let mut next = Rig::loading(GroupConfig { members_max, ..GroupConfig::default() });
+        for (_, records) in &rig.log {
+            next.input(Input::Load(LoadedBatch::Records { transaction: None, records: records.clone() }));
+        }
+        next.input(Input::Loaded);
+        let state = if members_max == 1 { GroupState::PreparingRebalance } else { GroupState::Stable };
+        assert_eq!(next.describe().listing.state, state);
+    }
+}
+
+#[test]
 fn groups_and_offsets_that_went_stay_away() {
     let mut rig = Rig::new();
     let (ids, _) = rig.stable(1);

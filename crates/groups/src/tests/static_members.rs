@@ -127,3 +127,23 @@ fn administrators_take_static_members_out_by_their_instance_id() {
     let members: Vec<_> = rig.describe().members.into_iter().map(|member| member.member_id).collect();
     assert_eq!(members, [a]);
 }
+
+/// They say that they take no time to join, and nobody is there to be waited for.
+#[test]
+fn static_members_that_are_all_away_are_waited_for() {
+    let mut rig = Rig::new();
+    two(&mut rig);
+    for instance in ["a", "b"] {
+        for rebalance_timeout_ms in [0, -1] {
+            let fresh = format!("after{rebalance_timeout_ms}");
+            let back = rig.ask(Request::Join(Join { rebalance_timeout_ms, ..static_join(instance, &fresh) }));
+            rig.joined(back);
+        }
+    }
+    assert_eq!(rig.leave(&[("", Some("b"))]), [Ok(())]);
+    assert_eq!(rig.describe().listing.state, GroupState::PreparingRebalance);
+    rig.passes_ms(9_999);
+    assert_eq!(rig.describe().members.len(), 1);
+    rig.passes_ms(1);
+    assert_eq!(rig.describe().members.len(), 0, "its session is over");
+}
