@@ -20,7 +20,7 @@ use crate::config::BrokerConfig;
 use crate::coordinators::{Away, Coordinators, Deed, Event, InternalTopic, Machine, Place};
 
 pub(crate) use markers::write_here;
-pub(crate) use taking_part::{Mode, TakenPart, take_part, take_part_here};
+pub(crate) use taking_part::{Mode, take_part, take_part_here};
 pub(crate) use verification::{Given, Verifications};
 
 /// The topic in which transactional ids are kept.

@@ -152,7 +152,11 @@ impl<'a> Producer<'a> {
     }
 
     async fn add_partition(&self, partition: i32, version: i16) -> i16 {
-        let topics = vec![AddPartitionsToTxnTopic::default().with_name(topic()).with_partitions(vec![partition])];
+        self.take_part(&[partition], version).await[0]
+    }
+
+    async fn take_part(&self, partitions: &[i32], version: i16) -> Vec<i16> {
+        let topics = vec![AddPartitionsToTxnTopic::default().with_name(topic()).with_partitions(partitions.to_vec())];
         let request = match version {
             0..=3 => AddPartitionsToTxnRequest::default()
                 .with_v3_and_below_transactional_id(id())
@@ -167,18 +171,16 @@ impl<'a> Producer<'a> {
                     .with_topics(topics),
             ]),
         };
-        let code = |answer: &kafka_protocol::messages::AddPartitionsToTxnResponse| {
+        let codes = |answer: &kafka_protocol::messages::AddPartitionsToTxnResponse| -> Vec<i16> {
             let topics = match version {
                 0..=3 => &answer.results_by_topic_v3_and_below,
                 _ => &answer.results_by_transaction[0].topic_results,
             };
+            let codes = topics[0].results_by_partition.iter().map(|one| one.partition_error_code);
             // 3 is told of what does not exist, which no repetition helps with.
-            match topics[0].results_by_partition[0].partition_error_code {
-                3 => 1003,
-                code => code,
-            }
+            codes.map(|code| if code == 3 { 1003 } else { code }).collect()
         };
-        code(&self.client.ask(Whom::Transactions, &request, version, code).await)
+        codes(&self.client.ask(Whom::Transactions, &request, version, |answer| codes(answer)[0]).await)
     }
 
     async fn add_offsets(&self, version: i16) -> i16 {
@@ -349,6 +351,8 @@ async fn a_transaction_is_seen_as_a_whole_or_not_at_all_in_every_version() {
                 producer.sequences = [0; 2];
                 assert_eq!(producer.add_partition(0, version).await, 0);
                 assert_eq!(producer.add_partition(9, version).await, 1003);
+                assert_eq!(producer.take_part(&[0, 9, 0], version).await, [55, 1003, 55], "none, or all");
+                assert_eq!(producer.take_part(&[1, 0, 1], version).await, [0; 3], "named twice");
                 assert_eq!(producer.add_offsets(version.min(4)).await, 0);
             }
             let value = format!("{version} {commits}");

@@ -1,9 +1,8 @@
 //! AddPartitionsToTxn (24): partitions take part in a transaction; of brokers also the question whether they do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use highwater_groups::Producer;
-use highwater_groups::transactions::Partition;
 use kafka_protocol::messages::add_partitions_to_txn_request::{AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction};
 use kafka_protocol::messages::add_partitions_to_txn_response::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopicResult,
@@ -12,7 +11,7 @@ use kafka_protocol::messages::{AddPartitionsToTxnRequest, AddPartitionsToTxnResp
 
 use super::{ErrorCode, RequestContext, told_before, topic_name};
 use crate::cluster::MetadataImage;
-use crate::transactions::{Mode, TakenPart, take_part_here};
+use crate::transactions::{Mode, take_part_here};
 
 /// From this version on there are several transactions in a request.
 const BATCHES_SINCE: i16 = 4;
@@ -40,26 +39,38 @@ pub(crate) async fn handle(context: &RequestContext, request: AddPartitionsToTxn
     AddPartitionsToTxnResponse::default().with_results_by_transaction(results)
 }
 
+/// A topic and a partition of it as a request names them. Names are copied only of what exists, or one at a time: a request
+/// may name a long one once and a million partitions of it.
+type Named<'a> = (&'a str, i32);
+
 async fn answer(
     context: &RequestContext,
     transaction: &AddPartitionsToTxnTransaction,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
-    let mode = if transaction.verify_only { Mode::Verify } else { Mode::Add };
-    let unknown =
-        if mode == Mode::Add { unknown(&context.broker.cluster.image(), transaction) } else { BTreeSet::new() };
+    let broker = &context.broker;
+    let id = &transaction.transactional_id;
     let producer = Producer { id: transaction.producer_id.0, epoch: transaction.producer_epoch };
-    let taken = if unknown.is_empty() {
-        let all = each(transaction).collect();
-        take_part_here(&context.broker, &transaction.transactional_id, producer, mode, all).await
-    } else {
-        TakenPart::new()
-    };
-    let code = |of: &Partition| {
-        if unknown.contains(of) {
-            return ErrorCode::UnknownTopicOrPartition;
+    let mut results: BTreeMap<Named<'_>, Result<(), ErrorCode>> = BTreeMap::new();
+    let all = each(transaction);
+    if transaction.verify_only {
+        for of in all {
+            let one = vec![(of.0.to_owned(), of.1)];
+            let verified = take_part_here(broker, id, producer, Mode::Verify, one).await;
+            results.extend(verified.into_values().map(|result| (of, result)));
         }
+    } else {
+        let unknown = unknown(&broker.cluster.image(), &all);
+        if unknown.is_empty() {
+            let owned = all.iter().map(|&(topic, partition)| (topic.to_owned(), partition)).collect();
+            let added = take_part_here(broker, id, producer, Mode::Add, owned).await;
+            // Each once, in order, as they were asked for.
+            results.extend(all.into_iter().zip(added.into_values()));
+        }
+        results.extend(unknown.into_iter().map(|of| (of, Err(ErrorCode::UnknownTopicOrPartition))));
+    }
+    let code = |of: Named<'_>| {
         // If one is not there none is added.
-        let result = taken.get(of).copied().unwrap_or(Err(ErrorCode::OperationNotAttempted));
+        let result = results.get(&of).copied().unwrap_or(Err(ErrorCode::OperationNotAttempted));
         match result {
             Ok(()) => ErrorCode::None,
             Err(ErrorCode::TransactionAbortable) if context.version < ABORTABLE_SINCE => ErrorCode::InvalidTxnState,
@@ -68,7 +79,7 @@ async fn answer(
     };
     let topic = |topic: &AddPartitionsToTxnTopic| {
         let result = |&partition: &i32| {
-            let code = code(&(topic.name.to_string(), partition));
+            let code = code((&topic.name, partition));
             AddPartitionsToTxnPartitionResult::default()
                 .with_partition_index(partition)
                 .with_partition_error_code(code.number())
@@ -80,15 +91,17 @@ async fn answer(
     transaction.topics.iter().map(topic).collect()
 }
 
-fn each(transaction: &AddPartitionsToTxnTransaction) -> impl Iterator<Item = Partition> {
+/// What a request names, each once.
+fn each(transaction: &AddPartitionsToTxnTransaction) -> BTreeSet<Named<'_>> {
     transaction
         .topics
         .iter()
-        .flat_map(|topic| topic.partitions.iter().map(|&partition| (topic.name.to_string(), partition)))
+        .flat_map(|topic| topic.partitions.iter().map(|&partition| (topic.name.as_str(), partition)))
+        .collect()
 }
 
-fn unknown(image: &MetadataImage, transaction: &AddPartitionsToTxnTransaction) -> BTreeSet<Partition> {
+fn unknown<'a>(image: &MetadataImage, all: &BTreeSet<Named<'a>>) -> BTreeSet<Named<'a>> {
     let is_known =
-        |(topic, partition): &Partition| image.topic(topic).is_some_and(|topic| topic.partition(*partition).is_some());
-    each(transaction).filter(|of| !is_known(of)).collect()
+        |(topic, partition): Named<'_>| image.topic(topic).is_some_and(|topic| topic.partition(partition).is_some());
+    all.iter().copied().filter(|&of| !is_known(of)).collect()
 }

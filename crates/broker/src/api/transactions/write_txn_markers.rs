@@ -29,24 +29,26 @@ async fn write(context: &RequestContext, asked: WritableTxnMarker) -> WritableTx
         coordinator_epoch: asked.coordinator_epoch,
         is_abort: !asked.transaction_result,
     };
-    let each = asked.topics.iter().flat_map(|topic| {
-        topic.partition_indexes.iter().map(|&partition| -> Partition { (topic.name.to_string(), partition) })
-    });
-    // Each once, however often it is named.
-    let each: BTreeSet<Partition> = each.collect();
-    let written = write_here(&context.broker, marker, each.into_iter().collect()).await;
-    let written: BTreeMap<Partition, Result<(), ErrorCode>> = written.into_iter().collect();
-    let code = |of: &Partition| match written.get(of) {
-        Some(Ok(())) => ErrorCode::None,
-        Some(Err(code)) => *code,
-        None => ErrorCode::UnknownServerError,
-    };
+    let image = context.broker.cluster.image();
+    let mut known: BTreeSet<Partition> = BTreeSet::new();
+    // Names are copied only of what exists: a request may name a long one once and a million partitions of it. Each is written
+    // to once, however often it is named.
+    for topic in &asked.topics {
+        let Some(there) = image.topic(&topic.name) else { continue };
+        let there = topic.partition_indexes.iter().filter(|&&partition| there.partition(partition).is_some());
+        known.extend(there.map(|&partition| (topic.name.to_string(), partition)));
+    }
+    let mut codes: BTreeMap<String, BTreeMap<i32, ErrorCode>> = BTreeMap::new();
+    for ((topic, partition), how) in write_here(&context.broker, marker, known.into_iter().collect()).await {
+        codes.entry(topic).or_default().insert(partition, how.err().unwrap_or(ErrorCode::None));
+    }
     let topics = asked.topics.iter().map(|topic| {
-        let name = topic.name.to_string();
+        let codes = codes.get(topic.name.as_str());
         let result = |&partition: &i32| {
+            let code = codes.and_then(|codes| codes.get(&partition)).copied();
             WritableTxnMarkerPartitionResult::default()
                 .with_partition_index(partition)
-                .with_error_code(code(&(name.clone(), partition)).number())
+                .with_error_code(code.unwrap_or(ErrorCode::UnknownTopicOrPartition).number())
         };
         WritableTxnMarkerTopicResult::default()
             .with_name(topic_name(&topic.name))
