@@ -187,6 +187,11 @@ impl Connection {
         Ok(Self { link: Arc::new(link) })
     }
 
+    /// Whether the other is a clone of this one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.link, &other.link)
+    }
+
     /// The address it was connected to.
     pub fn address(&self) -> &str {
         &self.link.address
