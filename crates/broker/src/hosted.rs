@@ -111,6 +111,8 @@ pub(crate) struct Given {
     deadline: TimestampMs,
     /// What lets it begin a transaction here.
     guard: Option<Arc<Guard>>,
+    /// The only leadership in which it may be appended.
+    leader_epoch: Option<LeaderEpoch>,
     slot: Slot<ProduceAnswer>,
 }
 
@@ -279,7 +281,25 @@ impl Hosted {
         guard: Option<Arc<Guard>>,
         slot: Slot<ProduceAnswer>,
     ) {
-        let given = Box::new(Given { batch, acks, deadline, guard, slot });
+        self.hand_in(Given { batch, acks, deadline, guard, leader_epoch: None, slot });
+    }
+
+    /// Hands in a batch of a coordinator that is one in this leadership only: in a later one, of this broker as well, another
+    /// goes by what the log says, and would not know of it. Who waits for it waits for as long as this broker leads: what was
+    /// appended may be committed at any time.
+    pub(crate) fn produce_in(
+        &self,
+        leader_epoch: LeaderEpoch,
+        batch: CheckedBatch<Bytes>,
+        guard: Option<Arc<Guard>>,
+        slot: Slot<ProduceAnswer>,
+    ) {
+        let (acks, deadline) = (Acks::All, TimestampMs(i64::MAX));
+        self.hand_in(Given { batch, acks, deadline, guard, leader_epoch: Some(leader_epoch), slot });
+    }
+
+    fn hand_in(&self, given: Given) {
+        let given = Box::new(given);
         match self.owner.try_submit(Command::Produce(given)) {
             Ok(()) => {}
             Err(Refused::Full(Command::Produce(given))) => {
@@ -419,7 +439,11 @@ impl Owned for Core {
         };
         match command {
             Command::Produce(given) => {
-                let Given { batch, acks, deadline, guard, slot } = *given;
+                let Given { batch, acks, deadline, guard, leader_epoch, slot } = *given;
+                if leader_epoch.is_some_and(|epoch| epoch != self.leader_epoch) {
+                    let refused = ProduceRefused::NotLeader { leader: None, leader_epoch: self.leader_epoch };
+                    return deeds.push(Deed::Answer(slot, Err(ProduceError::Refused(refused).into())));
+                }
                 if batch.header().is_control() {
                     let producer = Producer { id: batch.producer_id(), epoch: batch.producer_epoch() };
                     self.guards.break_of(producer);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use highwater_groups::{AppendId, Appended, Now, Producer, Record, Ticket};
-use highwater_replication::{Acks, ProduceError, ProduceRefused, Role};
+use highwater_replication::{ProduceError, ProduceRefused, Role};
 use highwater_storage::{
     AppendError, BatchRefused, CheckedBatch, LeaderEpoch, Origin, ProduceRules, SequenceError, TimestampMs, TopicId,
     TopicPartition, TransactionMarker,
@@ -371,8 +371,7 @@ impl<M: Machine> Running<M> {
         // Markers have no sequence numbers, nor have offsets of a transaction.
         let rules = ProduceRules { origin: Origin::Coordinator, ..ProduceRules::clone(&self.hosted.rules()) };
         match CheckedBatch::check(Bytes::from(batch), &rules, now) {
-            // It waits for as long as this broker leads: what was appended may be committed at any time.
-            Ok(batch) => self.hosted.produce(batch, Acks::All, TimestampMs(i64::MAX), guard, slot),
+            Ok(batch) => self.hosted.produce_in(self.at.leader_epoch, batch, guard, slot),
             Err(refused) => slot.fill(Err(ProduceError::Append(AppendError::Refused(refused)).into())),
         }
         let patience = M::patience(&self.at.broker.config);

@@ -349,3 +349,39 @@ async fn a_cut_below_the_recorded_high_watermark_is_recorded_before_the_log_grow
         services.end_tasks().await;
     }
 }
+
+/// One that is at its last requests while this broker has begun to lead anew would write what the next one does not know of.
+#[tokio::test]
+async fn a_coordinator_of_an_earlier_leadership_writes_nothing_in_a_later_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, dir.path());
+    let leads = |epoch: i32| {
+        let state = PartitionState {
+            leader: Some(BrokerId(1)),
+            leader_epoch: LeaderEpoch(epoch),
+            isr: vec![BrokerId(1)],
+            doubtful: Vec::new(),
+            controller_epoch: 1,
+            recovering: false,
+        };
+        let state = Versioned { value: state, version: i64::from(epoch) };
+        hosted.submit(Command::State { state, assignment: vec![BrokerId(1)] });
+    };
+    let writes = async |epoch: i32| {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder.push(Record::new(services.clock.now(), b"decided"));
+        let batch = CheckedBatch::check(Bytes::from(builder.build()), &ProduceRules::default(), services.clock.now());
+        let (gather, mut slots) = crate::gather::Gather::new(1);
+        hosted.produce_in(LeaderEpoch(epoch), batch.expect("whole"), None, slots.next().expect("one"));
+        gather.all().await.pop().flatten().expect("an answer").map(|done| done.base_offset)
+    };
+    leads(3);
+    assert_eq!(writes(3).await.expect("it leads"), Offset(0));
+    leads(4);
+    let refused = ProduceRefused::NotLeader { leader: None, leader_epoch: LeaderEpoch(4) };
+    let late = writes(3).await.expect_err("another does");
+    assert!(matches!(late, NotProduced::Partition(ProduceError::Refused(why)) if why == refused), "{late:?}");
+    assert_eq!(writes(4).await.expect("it leads"), Offset(1));
+    services.end_tasks().await;
+}
