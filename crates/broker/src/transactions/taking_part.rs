@@ -38,15 +38,20 @@ pub(crate) enum Mode {
 pub(crate) type TakenPart = BTreeMap<Partition, Result<(), ErrorCode>>;
 
 /// Asks the coordinator, wherever that is. A producer that has been replaced is told so as brokers tell it.
+///
+/// `draw` is called before each question, for guards: the markers of a producer's last transaction, which are waited for, bear
+/// the epoch of the next one and break what was drawn before them.
 pub(crate) async fn take_part(
     broker: &BrokerShared,
     id: &str,
     producer: Producer,
     mode: Mode,
     partitions: Vec<Partition>,
+    mut draw: impl FnMut() + Send,
 ) -> TakenPart {
     let until = Instant::now() + WAIT;
     loop {
+        draw();
         let asked = ask(broker, id, producer, mode, partitions.clone()).await;
         let ends = asked.values().any(|result| *result == Err(ErrorCode::ConcurrentTransactions));
         if !ends || mode == Mode::Verify || Instant::now() >= until {

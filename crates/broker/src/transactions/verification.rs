@@ -51,8 +51,9 @@ pub(crate) struct Verifications {
 /// A question to a coordinator, about one partition.
 struct Open {
     key: Key,
-    guard: Arc<Guard>,
-    of: (String, i32),
+    hosted: Arc<Hosted>,
+    /// What was drawn before the last question; nothing where the transaction goes on by now.
+    guard: Option<Arc<Guard>>,
 }
 
 impl Verifications {
@@ -70,10 +71,9 @@ impl Verifications {
             }
             match (guard, mode) {
                 (Some(guard), Some(_)) => {
-                    let (key, of) = (given.key(), given.hosted.topic_partition());
-                    let of = (of.topic.to_string(), of.partition);
-                    waiting.insert(key, vec![given]);
-                    questions.entry(producer).or_default().push(Open { key, guard, of });
+                    let open = Open { key: given.key(), hosted: Arc::clone(&given.hosted), guard: Some(guard) };
+                    waiting.insert(open.key, vec![given]);
+                    questions.entry(producer).or_default().push(open);
                 }
                 (guard, _) => {
                     drop(waiting);
@@ -82,22 +82,27 @@ impl Verifications {
             }
         }
         let Some(mode) = mode else { return };
-        for (producer, open) in questions {
+        for (producer, mut open) in questions {
             let (broker, id) = (Arc::clone(broker), id.to_owned());
             let services = Arc::clone(&broker.services);
             services.spawn(async move {
-                let partitions = open.iter().map(|open| open.of.clone()).collect();
-                let taken = take_part(&broker, &id, producer, mode, partitions).await;
-                for Open { key, guard, of } in open {
-                    let result = taken.get(&of).copied().unwrap_or(Err(ErrorCode::UnknownServerError));
-                    broker.verifications.settle(key, &result.map(|()| guard));
+                let name = |open: &Open| {
+                    let of = open.hosted.topic_partition();
+                    (of.topic.to_string(), of.partition)
+                };
+                let partitions = open.iter().map(name).collect();
+                let draw = || open.iter_mut().for_each(|open| open.guard = open.hosted.guard(producer));
+                let taken = take_part(&broker, &id, producer, mode, partitions, draw).await;
+                for open in open {
+                    let result = taken.get(&name(&open)).copied().unwrap_or(Err(ErrorCode::UnknownServerError));
+                    broker.verifications.settle(open.key, &result.map(|()| open.guard));
                 }
             });
         }
     }
 
     /// Hands on what waits, and what comes to wait meanwhile.
-    fn settle(&self, key: Key, result: &Result<Arc<Guard>, ErrorCode>) {
+    fn settle(&self, key: Key, result: &Result<Option<Arc<Guard>>, ErrorCode>) {
         loop {
             let queue = {
                 let mut waiting = self.lock();
@@ -111,7 +116,7 @@ impl Verifications {
             };
             for given in queue {
                 match result {
-                    Ok(guard) => given.produce(Some(Arc::clone(guard))),
+                    Ok(guard) => given.produce(guard.clone()),
                     Err(code) => given.slot.fill(Err(NotProduced::Transaction(*code))),
                 }
             }

@@ -208,12 +208,16 @@ impl<'a> Producer<'a> {
         code(&self.client.ask(Whom::Group, &request, version, code).await)
     }
 
-    async fn end(&mut self, commits: bool, version: i16) -> i16 {
-        let request = EndTxnRequest::default()
+    fn end_request(&self, commits: bool) -> EndTxnRequest {
+        EndTxnRequest::default()
             .with_transactional_id(id())
             .with_producer_id(ProducerId(self.id))
             .with_producer_epoch(self.epoch)
-            .with_committed(commits);
+            .with_committed(commits)
+    }
+
+    async fn end(&mut self, commits: bool, version: i16) -> i16 {
+        let request = self.end_request(commits);
         let answer = self.client.ask(Whom::Transactions, &request, version, |answer| answer.error_code).await;
         if version >= 5 && answer.error_code == 0 {
             (self.id, self.epoch, self.sequences) = (answer.producer_id.0, answer.producer_epoch, [0; 2]);
@@ -233,14 +237,18 @@ async fn init(client: &Client, version: i16, timeout_ms: i32, expected: Option<(
     if answer.error_code == 0 { Ok((answer.producer_id.0, answer.producer_epoch)) } else { Err(answer.error_code) }
 }
 
-async fn send(client: &Client, partition: i32, batch: &[u8], version: i16, id: Option<TransactionalId>) -> i16 {
+fn to_partition(partition: i32, batch: &[u8], id: Option<TransactionalId>) -> ProduceRequest {
     let data = PartitionProduceData::default().with_index(partition).with_records(Some(batch.to_vec().into()));
     let topic = TopicProduceData::default().with_name(topic()).with_partition_data(vec![data]);
-    let request = ProduceRequest::default()
+    ProduceRequest::default()
         .with_transactional_id(id)
         .with_acks(-1)
         .with_timeout_ms(2_000)
-        .with_topic_data(vec![topic]);
+        .with_topic_data(vec![topic])
+}
+
+async fn send(client: &Client, partition: i32, batch: &[u8], version: i16, id: Option<TransactionalId>) -> i16 {
+    let request = to_partition(partition, batch, id);
     let code =
         |answer: &kafka_protocol::messages::ProduceResponse| answer.responses[0].partition_responses[0].error_code;
     code(&client.ask(Whom::Leader(partition), &request, version, code).await)
@@ -378,6 +386,42 @@ async fn a_transaction_is_seen_as_a_whole_or_not_at_all_in_every_version() {
             assert_eq!(read(&client, 0, true).await.0, expected);
         }
     }
+    cluster.shutdown().await.expect("it stops");
+}
+
+/// The markers of the last transaction are still on their way when the first batch of the next one comes, in the same epoch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_right_behind_another_is_none_of_its_batches_outside_of_it() {
+    const ROUNDS: usize = 200;
+    let dir = tempfile::tempdir().expect("a directory");
+    let cluster = start(1, dir.path(), 10_000).await;
+    create_topic(&cluster, 2, 1, &[]).await;
+    let client = Client::of(&cluster);
+    let mut producer = Producer::begin(&client, 60_000).await;
+    let connection = Connection::connect(&client.addresses[0], "test", TIMEOUT).await.expect("a connection");
+    let mut again = 0;
+    for round in 0..ROUNDS {
+        for partition in [0, 1] {
+            let batch = producer.batch(partition, &round.to_string());
+            let request = to_partition(partition, &batch, Some(id()));
+            loop {
+                let answer = connection.send_version(&request, 12).await.expect("an answer");
+                match answer.responses[0].partition_responses[0].error_code {
+                    0 => break,
+                    // The last transaction is ending.
+                    51 => again += 1,
+                    code => panic!("{code} in round {round}, after {again} answers to ask again"),
+                }
+            }
+        }
+        // Answered once it is decided; the markers are written after that.
+        let request = producer.end_request(true);
+        let ended = connection.send_version(&request, 5).await.expect("an answer");
+        assert_eq!(ended.error_code, 0, "round {round}");
+        (producer.id, producer.epoch, producer.sequences) = (ended.producer_id.0, ended.producer_epoch, [0; 2]);
+    }
+    let expected: Vec<_> = (0..ROUNDS).map(|round| round.to_string()).collect();
+    until("the last markers", async || (read(&client, 1, true).await.0 == expected).then_some(())).await;
     cluster.shutdown().await.expect("it stops");
 }
 

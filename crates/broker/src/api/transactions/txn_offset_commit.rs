@@ -48,9 +48,10 @@ async fn commit_offsets(context: &RequestContext, id: &str, commit: Commit) -> D
         _ => Some(Mode::Verify).filter(|_| broker.config.verifies_transactions),
     };
     let producer = commit.transaction.unwrap_or(Producer { id: -1, epoch: -1 });
-    let guard = hosted.guard(producer);
+    let mut guard = hosted.guard(producer);
     if let (Some(mode), Some(_)) = (mode, &guard) {
-        let taken = take_part(broker, id, producer, mode, vec![(OFFSETS_TOPIC.to_owned(), of.partition)]).await;
+        let partition = vec![(OFFSETS_TOPIC.to_owned(), of.partition)];
+        let taken = take_part(broker, id, producer, mode, partition, || guard = hosted.guard(producer)).await;
         taken.into_values().next().unwrap_or(Err(ErrorCode::UnknownServerError)).map_err(|code| match code {
             // These are about the coordinator of the transaction: that of the group is the right one, and to be asked again.
             ErrorCode::NetworkException | ErrorCode::NotCoordinator => ErrorCode::CoordinatorLoadInProgress,
