@@ -111,6 +111,8 @@ pub(crate) struct Given {
     deadline: TimestampMs,
     /// What lets it begin a transaction here.
     guard: Option<Arc<Guard>>,
+    /// Its producer counts from 0 again in each transaction (transaction version 2).
+    counts_anew: bool,
     /// The only leadership in which it may be appended.
     leader_epoch: Option<LeaderEpoch>,
     slot: Slot<ProduceAnswer>,
@@ -281,7 +283,20 @@ impl Hosted {
         guard: Option<Arc<Guard>>,
         slot: Slot<ProduceAnswer>,
     ) {
-        self.hand_in(Given { batch, acks, deadline, guard, leader_epoch: None, slot });
+        self.hand_in(Given { batch, acks, deadline, guard, counts_anew: false, leader_epoch: None, slot });
+    }
+
+    /// Hands in a batch of a transaction, of a producer that counts from 0 again in each: it begins with no other number where
+    /// nothing is known of the producer. What comes first may be the second batch, whose first could not be verified yet.
+    pub(crate) fn produce_counting_anew(
+        &self,
+        batch: CheckedBatch<Bytes>,
+        acks: Acks,
+        deadline: TimestampMs,
+        guard: Option<Arc<Guard>>,
+        slot: Slot<ProduceAnswer>,
+    ) {
+        self.hand_in(Given { batch, acks, deadline, guard, counts_anew: true, leader_epoch: None, slot });
     }
 
     /// Hands in a batch of a coordinator that is one in this leadership only: in a later one, of this broker as well, another
@@ -295,7 +310,8 @@ impl Hosted {
         slot: Slot<ProduceAnswer>,
     ) {
         let (acks, deadline) = (Acks::All, TimestampMs(i64::MAX));
-        self.hand_in(Given { batch, acks, deadline, guard, leader_epoch: Some(leader_epoch), slot });
+        let leader_epoch = Some(leader_epoch);
+        self.hand_in(Given { batch, acks, deadline, guard, counts_anew: false, leader_epoch, slot });
     }
 
     fn hand_in(&self, given: Given) {
@@ -421,6 +437,15 @@ fn may_be_appended(partition: &Partition, batch: &CheckedBatch<Bytes>, guard: Op
     guard.is_some_and(|guard| guard.admits(producer)) || is_in_transaction(partition, producer) || is_over()
 }
 
+/// Whether a batch has the number 0, if nothing is known of its producer.
+fn begins_at_zero(partition: &Partition, batch: &CheckedBatch<Bytes>) -> Result<(), SequenceError> {
+    let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.header().base_sequence());
+    if sequence == 0 || partition.log().producers().get(producer_id).is_some() {
+        return Ok(());
+    }
+    Err(SequenceError::OutOfOrder { producer_id, epoch, sequence, last_epoch: epoch, last: -1 })
+}
+
 impl Wake for Hosted {
     fn wake(self: Arc<Self>) {
         self.submit(Command::Tick);
@@ -439,7 +464,7 @@ impl Owned for Core {
         };
         match command {
             Command::Produce(given) => {
-                let Given { batch, acks, deadline, guard, leader_epoch, slot } = *given;
+                let Given { batch, acks, deadline, guard, counts_anew, leader_epoch, slot } = *given;
                 if leader_epoch.is_some_and(|epoch| epoch != self.leader_epoch) {
                     let refused = ProduceRefused::NotLeader { leader: None, leader_epoch: self.leader_epoch };
                     return deeds.push(Deed::Answer(slot, Err(ProduceError::Refused(refused).into())));
@@ -449,6 +474,9 @@ impl Owned for Core {
                     self.guards.break_of(producer);
                 } else if batch.is_transactional() && !may_be_appended(partition, &batch, guard.as_deref()) {
                     let error = SequenceError::InvalidTransactionState { producer_id: batch.producer_id() };
+                    let error = ProduceError::Append(AppendError::Sequence(error));
+                    return deeds.push(Deed::Answer(slot, Err(error.into())));
+                } else if counts_anew && let Err(error) = begins_at_zero(partition, &batch) {
                     let error = ProduceError::Append(AppendError::Sequence(error));
                     return deeds.push(Deed::Answer(slot, Err(error.into())));
                 }

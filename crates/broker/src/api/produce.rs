@@ -102,7 +102,8 @@ pub(crate) async fn handle(
         if refused {
             slot.fill(Err(NotProduced::Transaction(ErrorCode::TransactionalIdAuthorizationFailed)));
         } else if batch.is_transactional() {
-            of_transaction.push(Given { hosted, batch, acks: acks_wanted, deadline, slot });
+            let counts_anew = context.version >= ADDS_SINCE;
+            of_transaction.push(Given { hosted, batch, acks: acks_wanted, deadline, counts_anew, slot });
         } else {
             hosted.produce(batch, acks_wanted, deadline, None, slot);
         }

@@ -22,6 +22,8 @@ pub(crate) struct Given {
     pub(crate) batch: CheckedBatch<Bytes>,
     pub(crate) acks: Acks,
     pub(crate) deadline: TimestampMs,
+    /// Its producer counts from 0 again in each transaction.
+    pub(crate) counts_anew: bool,
     pub(crate) slot: Slot<ProduceAnswer>,
 }
 
@@ -35,7 +37,12 @@ impl Given {
     }
 
     fn produce(self, guard: Option<Arc<Guard>>) {
-        self.hosted.produce(self.batch, self.acks, self.deadline, guard, self.slot);
+        let Self { hosted, batch, acks, deadline, counts_anew, slot } = self;
+        if counts_anew {
+            hosted.produce_counting_anew(batch, acks, deadline, guard, slot);
+        } else {
+            hosted.produce(batch, acks, deadline, guard, slot);
+        }
     }
 }
 

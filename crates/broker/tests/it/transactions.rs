@@ -429,7 +429,7 @@ async fn a_transaction_right_behind_another_is_none_of_its_batches_outside_of_it
 async fn who_is_replaced_is_fenced_and_what_is_asked_for_amiss_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let cluster = start(1, dir.path(), 10_000).await;
-    create_topic(&cluster, 1, 1, &[]).await;
+    create_topic(&cluster, 2, 1, &[]).await;
     let client = Client::of(&cluster);
     assert_eq!(init(&client, 5, 0, None).await, Err(50));
     assert_eq!(init(&client, 5, 900_001, None).await, Err(50));
@@ -470,6 +470,9 @@ async fn who_is_replaced_is_fenced_and_what_is_asked_for_amiss_is_refused() {
     assert_eq!(send(&client, 0, &new.batch(0, "x"), 9, None).await, 53);
     new.sequences = [0; 2];
     assert_eq!(new.end(true, 4).await, 48, "there is nothing to commit");
+    // The batch before it may have been refused for now, and come again.
+    let mut other = Producer { client: &client, id: new.id, epoch: new.epoch, sequences: [0, 3] };
+    assert_eq!(other.produce(1, "the second first", 12).await, 45);
     assert_eq!(new.produce(0, "whole", 12).await, 0);
     assert_eq!(new.end(true, 5).await, 0);
     until("the end", async || (read(&client, 0, true).await.0 == ["whole"]).then_some(())).await;
