@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_groups::{Answer, Coordinator, Effect, GroupListing, Input, Now, Refused, Request};
+use highwater_storage::TopicId;
 
 use crate::broker::BrokerShared;
-use crate::cluster::AdminError;
+use crate::cluster::{AdminError, MetadataImage};
 use crate::config::BrokerConfig;
 use crate::coordinators::{Away, Coordinators, Deed, Event, InternalTopic, Machine, Place};
 
@@ -111,6 +112,11 @@ pub(crate) async fn make_topic(broker: &BrokerShared) -> Result<(), AdminError> 
     topic.make(broker).await
 }
 
+/// With their ids: one that was deleted and made again between two images has gone too.
+fn topics_of(image: &MetadataImage) -> BTreeSet<(Arc<str>, TopicId)> {
+    image.topics.iter().map(|(name, topic)| (Arc::clone(name), topic.id)).collect()
+}
+
 /// Starts and ends coordinators as leaderships come and go. Ends with the broker.
 pub(crate) async fn run(broker: Arc<BrokerShared>) {
     let mut images = broker.cluster.changes();
@@ -118,13 +124,31 @@ pub(crate) async fn run(broker: Arc<BrokerShared>) {
     loop {
         let image = Arc::clone(&images.borrow_and_update());
         broker.groups.follow(&broker, &image);
-        let now: BTreeSet<Arc<str>> = image.topics.keys().cloned().collect();
-        for gone in topics.difference(&now) {
+        let now = topics_of(&image);
+        for (gone, _) in topics.difference(&now) {
             broker.groups.tell_all(|| gone.to_string()).await;
         }
         topics = now;
         if images.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::tests::image;
+    use crate::cluster::TopicImage;
+
+    #[test]
+    fn a_topic_that_was_made_again_between_two_images_has_gone() {
+        let before = image();
+        let mut after = before.clone();
+        let again = TopicImage { id: TopicId([99; 16]), ..TopicImage::clone(&before.topics["books"]) };
+        after.topics.insert("books".into(), Arc::new(again));
+        let (before, after) = (topics_of(&before), topics_of(&after));
+        let gone: Vec<&str> = before.difference(&after).map(|(name, _)| &**name).collect();
+        assert_eq!(gone, ["books"]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
@@ -41,6 +42,7 @@ pub(crate) struct Hosted {
     owner: Arc<Owner<Core>>,
     reader: LogReader,
     rules: RwLock<Arc<ProduceRules>>,
+    segment_bytes: AtomicU32,
     guards: Arc<Guards>,
     services: Arc<Services>,
     /// What every request of a client meets while the disk is full or broken.
@@ -216,6 +218,7 @@ impl Hosted {
         services: &Arc<Services>,
     ) -> Arc<Self> {
         let reader = partition.reader();
+        let segment_bytes = AtomicU32::new(partition.log().options().segment_bytes);
         if !partition.log().damage().is_empty() {
             services.rot.note(&topic_partition);
         }
@@ -235,6 +238,7 @@ impl Hosted {
                 owner: Arc::new(owner),
                 reader,
                 rules: RwLock::new(Arc::new(rules)),
+                segment_bytes,
                 guards,
                 services: Arc::clone(services),
                 troubles: Seldom::default(),
@@ -267,6 +271,12 @@ impl Hosted {
     /// What its producers' batches must keep to.
     pub(crate) fn rules(&self) -> Arc<ProduceRules> {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The largest batch that it takes.
+    pub(crate) fn batch_bytes_max(&self) -> usize {
+        let segment_bytes = usize::try_from(self.segment_bytes.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        self.rules().max_message_bytes.min(segment_bytes)
     }
 
     /// Hands in a command of the broker's own. False if the partition is gone.
@@ -367,6 +377,7 @@ impl Hosted {
 
     /// Takes new settings: what the topic or the broker was configured to.
     pub(crate) fn configure(&self, replica: ReplicaConfig, options: Arc<LogOptions>) {
+        self.segment_bytes.store(options.segment_bytes, Ordering::Relaxed);
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options.rules.clone());
         self.submit(Command::Configure(Box::new((replica, options))));
     }

@@ -434,4 +434,4 @@ impl Reply {
 #[cfg(test)]
 mod socket_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,7 +9,7 @@ use crate::cluster::{BrokerInfo, MetadataImage, PartitionImage, TopicImage};
 
 /// A cluster of brokers 1 and 2, of which 2 controls; broker 3 is dead. Topic `books` (id 7…) has partitions led by 1,
 /// by nobody and by 3; topic `empty` (id 8…) has one, led by 2.
-pub(super) fn image() -> MetadataImage {
+pub(crate) fn image() -> MetadataImage {
     let broker = |id: i32, host: &str, rack: Option<&str>| BrokerInfo {
         id: BrokerId(id),
         epoch: BrokerEpoch(i64::from(id) * 10),

@@ -33,6 +33,10 @@ const TAKEN_AT_A_TIME: usize = 256;
 /// own.
 const TOGETHER_BYTES: usize = 16 << 10;
 
+/// Appends that are under way at a time, until the log is so slow that those who wait are told to try again. A log syncs once for
+/// all that it took meanwhile, so that more of them would be no sooner done, and each costs what many records do.
+const APPENDS_MAX: usize = 2;
+
 /// About what a record needs beside its key and value.
 const RECORD_BYTES: usize = 32;
 
@@ -59,6 +63,8 @@ struct Together {
     ids: Vec<AppendId>,
     records: Vec<Record>,
     bytes: usize,
+    /// When whoever waits for the first of them is told to try again.
+    late_at: Option<Instant>,
 }
 
 impl Together {
@@ -66,7 +72,8 @@ impl Together {
         self.ids.is_empty() || self.bytes + bytes_of(records) <= bytes_max
     }
 
-    fn add(&mut self, id: AppendId, records: Vec<Record>) {
+    fn add(&mut self, id: AppendId, records: Vec<Record>, late_at: Instant) {
+        self.late_at.get_or_insert(late_at);
         self.bytes += bytes_of(&records);
         self.ids.push(id);
         self.records.extend(records);
@@ -174,7 +181,9 @@ impl<M: Machine> Running<M> {
             return end;
         }
         loop {
-            self.append_together();
+            if !self.log_has_enough() {
+                self.append_together();
+            }
             let tick = self.machine.next_deadline_ms().map(|at| self.instant(at));
             let late = self.appends.iter().find_map(|append| append.late_at);
             tokio::select! {
@@ -199,6 +208,12 @@ impl<M: Machine> Running<M> {
                 () = until(tick) => self.handle(Event::Tick, None),
             }
         }
+    }
+
+    /// What is to be appended waits for what is under way, and for more of its kind. Not behind what has been waited for too
+    /// long: its own time would begin too late.
+    fn log_has_enough(&self) -> bool {
+        self.appends.len() >= APPENDS_MAX && self.appends.front().is_some_and(|append| append.late_at.is_some())
     }
 
     fn appended(&mut self, ids: &[AppendId], outcome: Option<ProduceAnswer>) -> Result<(), End> {
@@ -308,7 +323,7 @@ impl<M: Machine> Running<M> {
             Message::Marker(marker, waits) => {
                 let now = self.at.broker.services.clock.now();
                 self.append_together();
-                self.produce(marker.to_batch(now), What::Marker(marker, waits), None, now);
+                self.produce(marker.to_batch(now), What::Marker(marker, waits), None, now, self.late_at());
             }
             Message::News(news) => self.handle(Event::News(news), None),
         }
@@ -345,14 +360,21 @@ impl<M: Machine> Running<M> {
         now: TimestampMs,
     ) {
         if transaction.is_none() {
-            let bytes_max = TOGETHER_BYTES.min(self.hosted.rules().max_message_bytes / 2);
+            let bytes_max = TOGETHER_BYTES.min(self.hosted.batch_bytes_max() / 2);
             if !self.together.has_room_for(&records, bytes_max) {
                 self.append_together();
             }
-            return self.together.add(id, records);
+            let late_at = self.late_at();
+            return self.together.add(id, records, late_at);
         }
         self.append_together();
-        self.produce(records::batch(&records, transaction, now), What::Records(vec![id]), guard.clone(), now);
+        self.produce(
+            records::batch(&records, transaction, now),
+            What::Records(vec![id]),
+            guard.clone(),
+            now,
+            self.late_at(),
+        );
     }
 
     /// Appends what has come together, if anything has.
@@ -360,12 +382,18 @@ impl<M: Machine> Running<M> {
         if self.together.ids.is_empty() {
             return;
         }
-        let Together { ids, records, .. } = std::mem::take(&mut self.together);
+        let Together { ids, records, late_at, .. } = std::mem::take(&mut self.together);
+        let late_at = late_at.unwrap_or_else(|| self.late_at());
         let now = self.at.broker.services.clock.now();
-        self.produce(records::batch(&records, None, now), What::Records(ids), None, now);
+        self.produce(records::batch(&records, None, now), What::Records(ids), None, now, late_at);
     }
 
-    fn produce(&mut self, batch: Vec<u8>, what: What, guard: Option<Arc<Guard>>, now: TimestampMs) {
+    /// When whoever waits for what is appended now is told to try again.
+    fn late_at(&self) -> Instant {
+        Instant::now() + M::patience(&self.at.broker.config)
+    }
+
+    fn produce(&mut self, batch: Vec<u8>, what: What, guard: Option<Arc<Guard>>, now: TimestampMs, late_at: Instant) {
         let (gather, mut slots) = Gather::new(1);
         let Some(slot) = slots.next() else { return };
         // Markers have no sequence numbers, nor have offsets of a transaction.
@@ -374,8 +402,7 @@ impl<M: Machine> Running<M> {
             Ok(batch) => self.hosted.produce_in(self.at.leader_epoch, batch, guard, slot),
             Err(refused) => slot.fill(Err(ProduceError::Append(AppendError::Refused(refused)).into())),
         }
-        let patience = M::patience(&self.at.broker.config);
-        self.appends.push_back(Waiting { what, gather, late_at: Some(Instant::now() + patience) });
+        self.appends.push_back(Waiting { what, gather, late_at: Some(late_at) });
     }
 
     fn tell_late(&mut self) {
@@ -479,7 +506,7 @@ mod tests {
         assert!(together.has_room_for(&[record(100_000)], 10_000), "as nothing is there");
         let mut added = 0;
         while together.has_room_for(&[record(1_000 - RECORD_BYTES)], 10_000) {
-            together.add(AppendId(added), vec![record(1_000 - RECORD_BYTES)]);
+            together.add(AppendId(added), vec![record(1_000 - RECORD_BYTES)], Instant::now());
             added += 1;
         }
         assert_eq!((together.ids.len(), together.records.len()), (10, 10));

@@ -1,6 +1,7 @@
 //! A consumer group in a cluster of three, whose coordinator is killed.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use highwater_broker::client::Connection;
@@ -15,6 +16,7 @@ use kafka_protocol::messages::{
     SyncGroupRequest, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
+use tokio::task::JoinSet;
 
 use crate::support::{TIMEOUT, TOPIC, create_topic, until};
 
@@ -181,4 +183,72 @@ async fn members_go_on_in_their_generation_when_their_coordinator_is_killed() {
     }
     member.commit(generation, offset + 1).await;
     assert_eq!(member.committed().await, offset + 1);
+}
+
+/// The code that a commit of whoever is no member is answered with.
+async fn commit_of(connection: Connection, group: GroupId, offset: i64) -> i16 {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_committed_offset(offset)
+        .with_committed_metadata(Some(text(&"m".repeat(300))));
+    let topic = OffsetCommitRequestTopic::default().with_name(TopicName(text(TOPIC))).with_partitions(vec![partition]);
+    let request = OffsetCommitRequest::default()
+        .with_group_id(group)
+        .with_generation_id_or_member_epoch(-1)
+        .with_topics(vec![topic]);
+    let done = connection.send(&request).await.expect("an answer");
+    done.topics[0].partitions[0].error_code
+}
+
+/// Commits of as many groups at the same time, on a connection each; their codes.
+async fn commits(at: &str, groups: usize, offset: i64) -> JoinSet<i16> {
+    let mut all = JoinSet::new();
+    for number in 0..groups {
+        let connection = Connection::connect(at, "test", TIMEOUT).await.expect("connects");
+        all.spawn(commit_of(connection, GroupId(text(&format!("g{number}"))), offset));
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_that_wait_for_others_fit_into_a_segment_and_hear_in_time_that_it_takes_long() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ClusterOptions::new(3, dir.path()).configure(|config| {
+        config.session_timeout_ms = 2_000;
+        config.heartbeat_interval_ms = 200;
+        config.replica_fetch_wait_max_ms = 100;
+        config.replica_lag_time_max_ms = 30_000;
+        config.offsets_topic_partitions = 1;
+        config.offsets_topic_segment_bytes = 8_000;
+        config.offsets_commit_timeout_ms = 1_500;
+    });
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    create_topic(&cluster, 1, 3, &[]).await;
+    let mut member = Member { brokers: cluster.bootstrap(), coordinator: None, id: StrBytes::default() };
+    member.coordinator().await.expect("somebody answers");
+    let leader = until("the coordinator serving", async || {
+        let connection = member.coordinator().await?;
+        if commit_of(connection, group(), 0).await != 0 {
+            member.coordinator = None;
+        }
+        member.coordinator.as_ref().map(|(leader, _)| *leader)
+    })
+    .await;
+    let address = cluster.address(leader).expect("an address").to_string();
+    let pause = |pause| {
+        for id in cluster.ids().into_iter().filter(|id| *id != leader) {
+            cluster.pause_fetching(id, pause);
+        }
+    };
+
+    pause(true);
+    let waiting = commits(&address, 40, 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    pause(false);
+    assert_eq!(waiting.join_all().await, [0; 40]);
+
+    pause(true);
+    assert_eq!(commits(&address, 6, 2).await.join_all().await, [15; 6], "also those that are not in the log yet");
+    pause(false);
+    assert_eq!(commits(&address, 6, 3).await.join_all().await, [0; 6], "it goes on");
+    cluster.shutdown().await.expect("a clean stop");
 }
