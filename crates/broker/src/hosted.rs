@@ -484,6 +484,11 @@ impl Owned for Core {
                     let producer = Producer { id: batch.producer_id(), epoch: batch.producer_epoch() };
                     self.guards.break_of(producer);
                 } else if batch.is_transactional() && !may_be_appended(partition, &batch, guard.as_deref()) {
+                    if counts_anew && guard.is_some() {
+                        // What broke it may have been the marker of the transaction before, which bears the epoch of this one.
+                        let again = NotProduced::Transaction(ErrorCode::ConcurrentTransactions);
+                        return deeds.push(Deed::Answer(slot, Err(again)));
+                    }
                     let error = SequenceError::InvalidTransactionState { producer_id: batch.producer_id() };
                     let error = ProduceError::Append(AppendError::Sequence(error));
                     return deeds.push(Deed::Answer(slot, Err(error.into())));

@@ -350,24 +350,25 @@ async fn a_cut_below_the_recorded_high_watermark_is_recorded_before_the_log_grow
     }
 }
 
+fn leads(hosted: &Hosted, epoch: i32) {
+    let state = PartitionState {
+        leader: Some(BrokerId(1)),
+        leader_epoch: LeaderEpoch(epoch),
+        isr: vec![BrokerId(1)],
+        doubtful: Vec::new(),
+        controller_epoch: 1,
+        recovering: false,
+    };
+    let state = Versioned { value: state, version: i64::from(epoch) };
+    hosted.submit(Command::State { state, assignment: vec![BrokerId(1)] });
+}
+
 /// One that is at its last requests while this broker has begun to lead anew would write what the next one does not know of.
 #[tokio::test]
 async fn a_coordinator_of_an_earlier_leadership_writes_nothing_in_a_later_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let services = Services::new(BrokerConfig::default());
     let hosted = hosted(&services, dir.path());
-    let leads = |epoch: i32| {
-        let state = PartitionState {
-            leader: Some(BrokerId(1)),
-            leader_epoch: LeaderEpoch(epoch),
-            isr: vec![BrokerId(1)],
-            doubtful: Vec::new(),
-            controller_epoch: 1,
-            recovering: false,
-        };
-        let state = Versioned { value: state, version: i64::from(epoch) };
-        hosted.submit(Command::State { state, assignment: vec![BrokerId(1)] });
-    };
     let writes = async |epoch: i32| {
         let mut builder = BatchBuilder::new(Codec::None);
         builder.push(Record::new(services.clock.now(), b"decided"));
@@ -376,12 +377,55 @@ async fn a_coordinator_of_an_earlier_leadership_writes_nothing_in_a_later_one() 
         hosted.produce_in(LeaderEpoch(epoch), batch.expect("whole"), None, slots.next().expect("one"));
         gather.all().await.pop().flatten().expect("an answer").map(|done| done.base_offset)
     };
-    leads(3);
+    leads(&hosted, 3);
     assert_eq!(writes(3).await.expect("it leads"), Offset(0));
-    leads(4);
+    leads(&hosted, 4);
     let refused = ProduceRefused::NotLeader { leader: None, leader_epoch: LeaderEpoch(4) };
     let late = writes(3).await.expect_err("another does");
     assert!(matches!(late, NotProduced::Partition(ProduceError::Refused(why)) if why == refused), "{late:?}");
     assert_eq!(writes(4).await.expect("it leads"), Offset(1));
+    services.end_tasks().await;
+}
+
+/// The marker of a producer's last transaction may come while the coordinator is asked about the first batch of the next.
+#[tokio::test]
+async fn a_batch_of_transaction_version_2_whose_guard_was_broken_is_to_come_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, dir.path());
+    leads(&hosted, 3);
+    let producer = Producer { id: 7, epoch: 1 };
+    let answer = async |act: &dyn Fn(Slot<ProduceAnswer>)| {
+        let (gather, mut slots) = crate::gather::Gather::new(1);
+        act(slots.next().expect("one"));
+        gather.all().await.pop().flatten().expect("an answer")
+    };
+    let now = services.clock.now();
+    let batch = || {
+        let mut builder = BatchBuilder::new(Codec::None).producer(producer.id, producer.epoch, 0).transactional();
+        builder.push(Record::new(now, b"first"));
+        CheckedBatch::check(Bytes::from(builder.build()), &ProduceRules::default(), now).expect("whole")
+    };
+    let guard = hosted.guard(producer);
+    let marker = highwater_storage::TransactionMarker {
+        producer_id: producer.id,
+        producer_epoch: producer.epoch,
+        coordinator_epoch: 0,
+        is_abort: false,
+    };
+    let rules = ProduceRules { origin: highwater_storage::Origin::Coordinator, ..ProduceRules::default() };
+    let marker = || CheckedBatch::check(Bytes::from(marker.to_batch(now)), &rules, now).expect("whole");
+    let deadline = TimestampMs(i64::MAX);
+    answer(&|slot| hosted.produce(marker(), Acks::All, deadline, None, slot)).await.expect("written");
+    let anew = |guard: &Option<Arc<Guard>>, slot| {
+        hosted.produce_counting_anew(batch(), Acks::All, deadline, guard.clone(), slot)
+    };
+    let again = answer(&|slot| anew(&guard, slot)).await.expect_err("it is broken");
+    assert!(matches!(again, NotProduced::Transaction(ErrorCode::ConcurrentTransactions)), "{again:?}");
+    let before = answer(&|slot| hosted.produce(batch(), Acks::All, deadline, guard.clone(), slot)).await;
+    let error = before.expect_err("of version 1 the transaction itself has ended");
+    assert!(matches!(error, NotProduced::Partition(ProduceError::Append(AppendError::Sequence(_)))), "{error:?}");
+    let guard = hosted.guard(producer);
+    assert!(answer(&|slot| anew(&guard, slot)).await.is_ok());
     services.end_tasks().await;
 }
