@@ -1,5 +1,5 @@
 //! The bodies of the fuzz targets. Each takes any bytes, reads them as a small program, runs it on a log on the simulated
-//! disk, or on three that are replicas of each other, and panics if it does not keep its word.
+//! disk, on three that are replicas of each other, or on a whole broker, and panics if it does not keep its word.
 
 pub mod compaction;
 mod directory;
@@ -15,6 +15,8 @@ pub mod replica_operations;
 mod seeds;
 pub mod segment_recovery;
 pub mod truncate_to_high_watermark;
+#[cfg(feature = "broker")]
+pub mod wire_request;
 
 #[cfg(test)]
 mod tests {
@@ -85,5 +87,11 @@ mod tests {
     #[test]
     fn truncate_to_high_watermark() {
         run_all("truncate_to_high_watermark", super::truncate_to_high_watermark::run);
+    }
+
+    #[test]
+    #[cfg(feature = "broker")]
+    fn wire_request() {
+        run_all("wire_request", super::wire_request::run);
     }
 }

@@ -16,7 +16,7 @@ use crate::groups::{self, Groups};
 use crate::healer;
 use crate::history::HistoryCounts;
 use crate::hosted::Hosted;
-use crate::net::server::{Listener, Server, ServerLimits};
+use crate::net::server::{Listener, Server, ServerLimits, serve_alone};
 use crate::partitions::{Checkpoint, Opened, Partitions, ShutdownError, TopicName};
 use crate::peers::Peers;
 use crate::services::Services;
@@ -25,6 +25,7 @@ use highwater_replication::{BrokerId, Cut, Status};
 use highwater_storage::TopicPartition;
 use highwater_storage::data_dir::{DataDir, DataDirError, DataDirOptions, DataDirWarning};
 use highwater_storage::fs::{Fs, Gate, OsFs};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How long a failed attempt to create or open a partition is left alone.
 const RETRY: Duration = Duration::from_secs(5);
@@ -268,6 +269,19 @@ impl Broker {
     #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<BrokerShared> {
         &self.shared
+    }
+
+    /// Serves a client that does not come through the listener: over a pipe within this process, for example, which costs no
+    /// socket. Returns once the client has left or was closed, with the reason if that was for what it sent. Dropped earlier, it
+    /// closes the connection.
+    pub async fn serve<R, W>(&self, reader: R, writer: W) -> Option<String>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let api = Arc::new(Api { broker: Arc::clone(&self.shared) });
+        let limits = ServerLimits::from(&*self.shared.config);
+        serve_alone((reader, writer), api, &limits).await.map(|close| close.reason)
     }
 
     /// Where it listens.

@@ -7,13 +7,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::connection::{ConnectionLimits, End, serve};
 use super::frame::FrameMemory;
-use super::{ConnectionInfo, Service};
+use super::{Close, ConnectionInfo, Service};
 use crate::config::{BrokerConfig, ListenAddress};
 
 /// How long accepting pauses when the system has no file descriptor or memory for another connection.
@@ -236,6 +237,27 @@ impl<S: Service> Acceptor<S> {
             }
             drop((seat, place));
         });
+    }
+}
+
+/// Serves one connection that no listener accepted, with the bounds of a server for itself, to its end. Returns why it was closed
+/// if that was for what the client sent.
+pub(crate) async fn serve_alone<S, R, W>(
+    (reader, writer): (R, W),
+    service: Arc<S>,
+    limits: &ServerLimits,
+) -> Option<Close>
+where
+    S: Service,
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let info = Arc::new(ConnectionInfo { id: 0, peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) });
+    let memory = Arc::new(FrameMemory::new(limits.queued_bytes_max));
+    let (_never, draining) = watch::channel(false);
+    match serve((reader, writer), info, service, &limits.connection, memory, draining).await {
+        End::Closed(close) => Some(close),
+        End::Quiet | End::Idle | End::Io(_) => None,
     }
 }
 
