@@ -163,8 +163,8 @@ impl std::fmt::Debug for Znodes {
 impl Znodes {
     fn connect(servers: &str) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        // Longer than any test keeps the server down.
-        let connector = zookeeper_client::Client::connector().with_session_timeout(Duration::from_secs(10));
+        // Longer than any test keeps the server down, and than that takes to start on a busy machine.
+        let connector = zookeeper_client::Client::connector().with_session_timeout(Duration::from_secs(40));
         let client = runtime.block_on(connector.connect(servers))?;
         Ok(Self { runtime, client })
     }

@@ -80,7 +80,7 @@ impl ZooKeeper {
             fs::create_dir_all(&data)?;
             fs::write(data.join("myid"), format!("{id}\n"))?;
             let config = format!(
-                "tickTime=100\ninitLimit=100\nsyncLimit=20\nminSessionTimeout=300\nmaxSessionTimeout=10000\n\
+                "tickTime=100\ninitLimit=100\nsyncLimit=20\nminSessionTimeout=300\nmaxSessionTimeout=60000\n\
                  admin.enableServer=false\n4lw.commands.whitelist=srvr\nclientPortAddress={host}\nclientPort={}\n\
                  dataDir={}\n{peers}",
                 ports[0].port(),
