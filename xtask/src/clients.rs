@@ -12,7 +12,7 @@ use clap::Parser;
 
 use crate::command::{Counts, Run};
 use crate::tally::Tally;
-use crate::{Workspace, install};
+use crate::{Workspace, install, soak};
 
 /// A row of the table: a client in one version.
 #[derive(Debug)]
@@ -141,13 +141,10 @@ impl On {
         tally: &mut Tally,
         deadline: Instant,
     ) -> anyhow::Result<Option<(PathBuf, Option<PathBuf>)>> {
-        let binary = workspace.target.join(if self.debug { "debug/highwater" } else { "release/highwater" });
         if self.against_kafka {
-            return Ok(Some((binary, Some(install::kafka(workspace)?))));
+            return Ok(Some((workspace.target.join("release/highwater"), Some(install::kafka(workspace)?))));
         }
-        let profile = if self.debug { "" } else { "--release" };
-        let build = Run::cargo(workspace).words("build --locked --package highwater-broker").words(profile);
-        Ok(build.run(tally, deadline, Counts::Nothing).then_some((binary, None)))
+        Ok(soak::binary(workspace, self.debug, tally, deadline).map(|binary| (binary, None)))
     }
 }
 
@@ -158,10 +155,7 @@ pub(crate) fn soak(
     tally: &mut Tally,
     deadline: Instant,
 ) -> anyhow::Result<()> {
-    let arguments = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments,
-        Err(help_or_mistake) => help_or_mistake.exit(),
-    };
+    let arguments = Arguments::parse_from(arguments);
     let Some((binary, kafka)) = arguments.on.get(workspace, tally, deadline)? else { return Ok(()) };
     let is_chosen = |name: &str| arguments.clients.is_empty() || arguments.clients.iter().any(|chosen| chosen == name);
     let chosen: Vec<&Client> = CLIENTS.iter().filter(|client| is_chosen(client.name)).collect();
@@ -244,10 +238,7 @@ pub(crate) fn streams(
     tally: &mut Tally,
     deadline: Instant,
 ) -> anyhow::Result<()> {
-    let arguments = match StreamsArguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments,
-        Err(help_or_mistake) => help_or_mistake.exit(),
-    };
+    let arguments = StreamsArguments::parse_from(arguments);
     let Some((binary, kafka)) = arguments.on.get(workspace, tally, deadline)? else { return Ok(()) };
     let command = java(workspace, install::kafka_streams(workspace, STREAMS)?, "WordCount", "-Xmx512m")?;
     let run = start(workspace, &install::python(workspace, NEW)?, "streams", &binary)?;

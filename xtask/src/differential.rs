@@ -38,10 +38,7 @@ pub(crate) fn soak(
     tally: &mut Tally,
     deadline: Instant,
 ) -> anyhow::Result<()> {
-    let arguments = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments,
-        Err(help_or_mistake) => help_or_mistake.exit(),
-    };
+    let arguments = Arguments::parse_from(arguments);
     let seed = match arguments.seed {
         Some(seed) => seed,
         None => mutants::tree_seed(workspace)?.into(),

@@ -1,7 +1,9 @@
 //! What takes too long for every test run: `cargo xtask soak NAME [ARGUMENT…]`.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::command::{Counts, Run};
 use crate::tally::Tally;
 use crate::{Workspace, clients, differential, suites};
 
@@ -50,4 +52,11 @@ pub(crate) fn run(workspace: &Workspace, soak: &Soak, arguments: &[String]) -> b
     }
     println!("{} passed, {} failed", tally.passed(), tally.failed());
     tally.failed() == 0
+}
+
+/// Builds the broker as users do, or in debug; nothing if that fails, which is counted.
+pub(crate) fn binary(workspace: &Workspace, debug: bool, tally: &mut Tally, deadline: Instant) -> Option<PathBuf> {
+    let (profile, built) = if debug { ("", "debug/highwater") } else { ("--release", "release/highwater") };
+    let build = Run::cargo(workspace).words("build --locked --package highwater-broker").words(profile);
+    build.run(tally, deadline, Counts::Nothing).then(|| workspace.target.join(built))
 }

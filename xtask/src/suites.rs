@@ -14,9 +14,9 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command::{Counts, Run};
+use crate::command::Run;
 use crate::tally::Tally;
-use crate::{Workspace, install};
+use crate::{Workspace, install, soak};
 
 /// The suites, in the order they run.
 const SUITES: [&str; 5] = ["kcat", "java-tools", "franz-go", "sarama", "kafka-python"];
@@ -49,10 +49,7 @@ pub(crate) fn soak(
     tally: &mut Tally,
     deadline: Instant,
 ) -> anyhow::Result<()> {
-    let arguments = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments,
-        Err(help_or_mistake) => help_or_mistake.exit(),
-    };
+    let arguments = Arguments::parse_from(arguments);
     let is_chosen = |suite: &str| arguments.suites.is_empty() || arguments.suites.iter().any(|chosen| chosen == suite);
     let chosen = match arguments.quick {
         true => quick_choice(workspace)?,
@@ -65,12 +62,7 @@ pub(crate) fn soak(
     if let Some(bootstrap) = arguments.bootstrap {
         return run(workspace, &chosen, &bootstrap, tally, deadline);
     }
-    let profile = if arguments.debug { "" } else { "--release" };
-    let build = Run::cargo(workspace).words("build --locked --package highwater-broker").words(profile);
-    if !build.run(tally, deadline, Counts::Nothing) {
-        return Ok(());
-    }
-    let binary = workspace.target.join(if arguments.debug { "debug/highwater" } else { "release/highwater" });
+    let Some(binary) = soak::binary(workspace, arguments.debug, tally, deadline) else { return Ok(()) };
     let broker = Broker::start(workspace, &binary)?;
     run(workspace, &chosen, &broker.address, tally, deadline)
 }

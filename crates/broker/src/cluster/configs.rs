@@ -91,23 +91,9 @@ impl ClusterHandle {
         intent: Intent,
         change: &Change<'_>,
     ) -> Result<(), AdminError> {
-        let (store, path) = (&*self.shared.store, znodes::config_path(kind, name));
+        let path = znodes::config_path(kind, name);
         let after = loop {
-            let node = read(store, &path).await?;
-            let before = match &node {
-                Some(node) => znodes::parse_config_at(&path, &node.data).map_err(StoreFailure::from)?,
-                None => BTreeMap::new(),
-            };
-            let after = change(&before)?;
-            if intent == Intent::Validate || after == before {
-                return Ok(());
-            }
-            let (path, data) = (path.clone(), znodes::encode_config(&after));
-            // Nodes are not removed: one that is made anew could have the version of the one that was read.
-            let write = match node {
-                Some(node) => Op::Set { path, data, version: Some(node.version) },
-                None => Op::Create { path, data },
-            };
+            let Some((after, write)) = self.changed(&path, intent, change).await? else { return Ok(()) };
             if self.write(vec![write]).await? {
                 break after;
             }
@@ -133,23 +119,10 @@ impl ClusterHandle {
         intent: Intent,
         change: &Change<'_>,
     ) -> Result<(), AdminError> {
-        let (store, path) = (&*self.shared.store, znodes::topic_config_path(topic));
+        let path = znodes::topic_config_path(topic);
         let after = loop {
-            let (_, version) = read_topic(store, topic).await?.ok_or(AdminError::UnknownTopic)?;
-            let node = read(store, &path).await?;
-            let before = match &node {
-                Some(node) => znodes::parse_config_at(&path, &node.data).map_err(StoreFailure::from)?,
-                None => BTreeMap::new(),
-            };
-            let after = change(&before)?;
-            if intent == Intent::Validate || after == before {
-                return Ok(());
-            }
-            let (path, data) = (path.clone(), znodes::encode_config(&after));
-            let write = match node {
-                Some(node) => Op::Set { path, data, version: Some(node.version) },
-                None => Op::Create { path, data },
-            };
+            let (_, version) = read_topic(&*self.shared.store, topic).await?.ok_or(AdminError::UnknownTopic)?;
+            let Some((after, write)) = self.changed(&path, intent, change).await? else { return Ok(()) };
             // Of a topic that is deleted meanwhile no settings are left behind.
             let there = Op::Check { path: znodes::topic_path(topic), version };
             if self.write(vec![there, write]).await? {
@@ -158,6 +131,32 @@ impl ClusterHandle {
         };
         self.see(|image| image.topic(topic).is_none_or(|topic| topic.config == after)).await;
         Ok(())
+    }
+
+    /// What a node holds after a change, and the write of that; nothing where nothing is to be written.
+    async fn changed(
+        &self,
+        path: &str,
+        intent: Intent,
+        change: &Change<'_>,
+    ) -> Result<Option<(BTreeMap<String, String>, Op)>, AdminError> {
+        let node = read(&*self.shared.store, path).await?;
+        let before = match &node {
+            Some(node) => znodes::parse_config_at(path, &node.data).map_err(StoreFailure::from)?,
+            None => BTreeMap::new(),
+        };
+        let after = change(&before)?;
+        if intent == Intent::Validate || after == before {
+            return Ok(None);
+        }
+        let (path, data) = (path.to_owned(), znodes::encode_config(&after));
+        // Nodes of settings are not removed while whose they are is there: one that is made anew could have the version of
+        // the one that was read.
+        let write = match node {
+            Some(node) => Op::Set { path, data, version: Some(node.version) },
+            None => Op::Create { path, data },
+        };
+        Ok(Some((after, write)))
     }
 
     /// Whether it was written; otherwise somebody else was first.
