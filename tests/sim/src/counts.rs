@@ -73,6 +73,8 @@ counts! {
     higher_epochs = "higher epochs",
     /// Batches that a leader knew already.
     duplicates = "duplicates",
+    /// Fetches that came when their broker had returned without some of what they said that it has.
+    former_fetches = "fetches of former lives",
     /// Sessions whose end a broker noticed.
     sessions_lost = "sessions lost",
     /// Settings that changed.

@@ -55,6 +55,8 @@ pub(crate) struct Node {
     pub(crate) rotten: Option<Rotten>,
     /// Logs that were set aside.
     set_aside: u32,
+    /// The last fetch of its former life, until that has come once more.
+    pub(crate) former_fetch: Option<FetchId>,
     /// What is left on the disk when it dies in a call, if the power goes with it.
     pub(crate) dies_with_power: Option<u64>,
     pub(crate) clock: Clock,
@@ -76,6 +78,8 @@ pub(crate) struct Running {
     pub(crate) mirror: Mirror,
     /// The fetch that is out.
     pub(crate) fetching: Option<(u64, FetchPlan)>,
+    /// The last one that was sent.
+    pub(crate) last_fetch: Option<FetchId>,
     pub(crate) parked: BTreeMap<WaitToken, Parked>,
     pub(crate) produces: BTreeMap<WaitToken, ProduceId>,
     pub(crate) next_token: u64,
@@ -131,6 +135,7 @@ impl Node {
             may_have_deleted_below: 0,
             rotten: None,
             set_aside: 0,
+            former_fetch: None,
             dies_with_power: None,
             clock: Clock::default(),
             clock_step: 0,
@@ -235,6 +240,7 @@ impl Node {
             session,
             mirror: Mirror::default(),
             fetching: None,
+            last_fetch: None,
             parked: BTreeMap::new(),
             produces: BTreeMap::new(),
             next_token: 0,

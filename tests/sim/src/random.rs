@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Producers,
     Consumer,
     Controller,
+    /// When what brokers sent before they died comes once more.
+    FormerLives,
 }
 
 impl Purpose {
@@ -35,6 +37,7 @@ impl Purpose {
             Self::Producers => 3,
             Self::Consumer => 4,
             Self::Controller => 5,
+            Self::FormerLives => 6,
             Self::Broker(broker) => 0x100 + small(broker),
             Self::Disk(broker) => 0x200 + small(broker),
         }

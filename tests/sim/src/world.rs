@@ -132,6 +132,7 @@ pub(crate) struct World {
     producers: Random,
     consumers: Random,
     control: Random,
+    former_lives: Random,
     now: i64,
     queue: Queue<(usize, u32, Event)>,
     nodes: Vec<Node>,
@@ -190,6 +191,7 @@ impl World {
             producers: Purpose::Producers.of(seed),
             consumers: Purpose::Consumer.of(seed),
             control: Purpose::Controller.of(seed),
+            former_lives: Purpose::FormerLives.of(seed),
             now: EPOCH_MS,
             queue: Queue::new(EPOCH_MS),
             nodes: (0..BROKERS).map(|node| Node::new(seed, node)).collect(),
@@ -453,6 +455,7 @@ impl World {
         // What was lost of a topic that is gone is not asked any more.
         let is_current = self.is_current(node);
         loop {
+            let life = self.nodes[node].life;
             let Some(running) = &mut self.nodes[node].running else { return };
             let Some(effect) = running.partition.poll_effect() else { break };
             match effect {
@@ -489,7 +492,8 @@ impl World {
                     self.fetches += 1;
                     let number = self.fetches;
                     running.fetching = Some((number, plan));
-                    let id = FetchId { topic: running.topic, node, life: self.nodes[node].life, number, plan };
+                    let id = FetchId { topic: running.topic, node, life, number, plan };
+                    running.last_fetch = Some(id);
                     self.schedule(FETCH_TIMEOUT_MS, node, Event::FetchTimesOut(number));
                     let leader = usize::try_from(plan.leader.0 - 1).expect("a broker");
                     for _ in 0..1 + u64::from(self.doubled(node, leader)) {

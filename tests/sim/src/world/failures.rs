@@ -3,6 +3,9 @@
 use super::*;
 use crate::node::Running;
 
+/// How often a fetch of a former life comes while its broker catches up.
+const LATE_COPIES: u64 = 4;
+
 impl World {
     pub(super) fn fail(&mut self, fault: Fault) {
         if self.healed {
@@ -322,10 +325,17 @@ impl World {
         self.look_at_rot(node);
         let broker = &mut self.nodes[node];
         broker.damaged = false;
-        let start = broker.running.as_ref().map_or(0, |running| running.partition.log().start().0);
+        let (start, end) = broker.running.as_ref().map_or((0, 0), |running| {
+            let log = running.partition.log();
+            (log.start().0, log.end().0)
+        });
+        let former = broker.former_fetch.take().filter(|fetch| fetch.plan.from.0 > end);
         let may_have_deleted_below = std::mem::take(&mut broker.may_have_deleted_below);
         if start <= may_have_deleted_below {
             self.truth.deleted(start);
+        }
+        if let Some(fetch) = former {
+            self.comes_late(fetch);
         }
         if let Some(trace) = &mut self.trace {
             trace.runs(node, true);
@@ -337,6 +347,21 @@ impl World {
         self.schedule(70, node, Event::Housekeeping);
         if !self.has_crashed(node) {
             self.settle(node);
+        }
+    }
+
+    /// What a broker sent before it died comes again, and speaks of records that it lost with its power: a leader stood still with
+    /// that in its sockets, or the network kept it. By chance alone a message is hardly ever so late, and no run would meet it.
+    fn comes_late(&mut self, fetch: FetchId) {
+        if self.healed {
+            return;
+        }
+        let leader = usize::try_from(fetch.plan.leader.0 - 1).expect("a broker");
+        self.counts.former_fetches += 1;
+        let mut after = 0;
+        for _ in 0..LATE_COPIES {
+            after += self.former_lives.between(1, 20);
+            self.schedule(after, leader, Event::FetchArrives(fetch));
         }
     }
 
@@ -444,6 +469,7 @@ impl World {
         let broker = &mut self.nodes[node];
         let running = broker.running.take()?;
         broker.may_have_deleted_below = running.partition.status().high_watermark.0;
+        broker.former_fetch = running.last_fetch;
         Some(running)
     }
 
