@@ -194,7 +194,9 @@ impl TransactionCoordinator {
                 (id, ended.and_then(|entry| entry.state.end(now, *producer, *commits, *bumps, fresh)), Told::Producer)
             }
             TransactionRequest::Verify { id, producer, partitions } => {
-                let verified = self.settled(id).and_then(|entry| entry.state.verify(*producer, partitions));
+                // By what is in the log, whatever is on its way there: what takes part goes on doing so while more is added,
+                // and a batch that comes too late meets the marker that follows.
+                let verified = self.known(id).and_then(|entry| entry.state.verify(*producer, partitions));
                 return Some(TransactionAnswer::Done(verified));
             }
             TransactionRequest::Describe(id) => {
@@ -252,12 +254,16 @@ impl TransactionCoordinator {
         }
     }
 
-    /// An id to which nothing is happening right now.
-    fn settled(&self, id: &str) -> Result<&Entry, TransactionRefused> {
+    fn known(&self, id: &str) -> Result<&Entry, TransactionRefused> {
         if id.is_empty() {
             return Err(TransactionRefused::InvalidRequest);
         }
-        let entry = self.ids.get(id).ok_or(TransactionRefused::InvalidProducerIdMapping)?;
+        self.ids.get(id).ok_or(TransactionRefused::InvalidProducerIdMapping)
+    }
+
+    /// An id to which nothing is happening right now.
+    fn settled(&self, id: &str) -> Result<&Entry, TransactionRefused> {
+        let entry = self.known(id)?;
         if entry.pending { Err(TransactionRefused::ConcurrentTransactions) } else { Ok(entry) }
     }
 

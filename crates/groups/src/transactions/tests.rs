@@ -198,6 +198,45 @@ fn a_transaction_goes_from_its_first_partition_to_its_last_marker() {
     }
 }
 
+/// A producer sends batches into partitions that take part while it adds others, or has the transaction ended by another of
+/// its requests. To be told to come again it would lose a tenth of a second each time.
+#[test]
+fn what_takes_part_is_verified_while_a_record_is_on_its_way() {
+    let mut rig = Rig::new();
+    let me = rig.begin(None).unwrap();
+    rig.add(me, 0).unwrap();
+    let on_its_way: [fn(Producer) -> TransactionRequest; 3] = [
+        |me| TransactionRequest::Add { id: ID.into(), producer: me, partitions: vec![("books".to_owned(), 1)] },
+        |me| TransactionRequest::End { id: ID.into(), producer: me, commits: true, bumps: false },
+        |_| TransactionRequest::Begin { id: ID.into(), timeout_ms: 60_000, expected: None },
+    ];
+    for request in on_its_way {
+        rig.appends_end = None;
+        rig.ask(request(me));
+        assert_eq!(rig.held.len(), 1);
+        assert_eq!(rig.verify(me, 0), Ok(()));
+        assert_eq!(rig.verify(me, 1), Err(TransactionRefused::TransactionAbortable), "not before it is in the log");
+        let before = producer(me.id, me.epoch - 1);
+        assert_eq!(rig.verify(before, 0), Err(TransactionRefused::ProducerFenced));
+        for id in std::mem::take(&mut rig.held) {
+            rig.input(TransactionInput::Appended(id, Appended::NotNow));
+        }
+        rig.appends_end = Some(Appended::Committed);
+    }
+    // An id whose first record is on its way is nobody's yet.
+    rig.appends_end = None;
+    let begin = TransactionRequest::Begin { id: "other".into(), timeout_ms: 60_000, expected: None };
+    rig.ask(begin);
+    let verify = |producer| TransactionRequest::Verify {
+        id: "other".into(),
+        producer,
+        partitions: vec![("books".to_owned(), 0)],
+    };
+    let refused = |why| TransactionAnswer::Done(Err(why));
+    assert_eq!(rig.answered(verify(producer(1001, 0))), refused(TransactionRefused::ProducerFenced));
+    assert_eq!(rig.answered(verify(producer(1001, -1))), refused(TransactionRefused::TransactionAbortable));
+}
+
 #[test]
 fn what_cannot_begin_is_told_why() {
     let mut rig = Rig::new();
