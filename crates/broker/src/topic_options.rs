@@ -11,15 +11,13 @@ use highwater_storage::{
 use crate::config::{BrokerConfig, TimestampSource, TopicConfig};
 
 /// A topic's configuration: the defaults with the topic's own on top. Overrides that this broker cannot read,
-/// which another one accepted, are reported and left out.
+/// which another program accepted, are reported and left out; all others hold.
 pub(crate) fn of_topic(defaults: &TopicConfig, topic: &str, overrides: &BTreeMap<String, String>) -> TopicConfig {
-    match TopicConfig::resolve(defaults, overrides) {
-        Ok(config) => config,
-        Err(error) => {
-            tracing::warn!(topic, %error, "using the broker's defaults for this topic");
-            defaults.clone()
-        }
+    let (config, unreadable) = TopicConfig::stored(defaults, overrides);
+    for error in unreadable {
+        tracing::warn!(topic, %error, "leaving a setting of this topic out");
     }
+    config
 }
 
 /// What all logs are told: with the memory that compactions share.
@@ -147,8 +145,32 @@ mod tests {
         let (size, age) = (("segment.bytes", "2000000"), ("segment.ms", "8"));
         assert_eq!(rules(&[size, age]), (1_000, 2_000, 2_000_000, 8, true));
         assert_eq!(rules(&[("cleanup.policy", "compact")]), (1_000, 2_000, 3_000_000, 4_000, false));
-        // What cannot be read is left out with all the others: half of an operator's wish may be worse than none.
-        assert_eq!(rules(&[age, ("retention.ms", "much")]), (1_000, 2_000, 3_000_000, 4_000, true));
+        // What cannot be read is left out alone.
+        assert_eq!(rules(&[age, ("retention.ms", "much")]), (1_000, 2_000, 3_000_000, 8, true));
+    }
+
+    /// They had all settings of a topic left out for one: a compacted topic was cut by age then, as topics are by default.
+    #[test]
+    fn a_topic_keeps_its_settings_whatever_becomes_of_one_of_them_or_of_the_defaults() {
+        let settings = |more: &[(&str, &str)]| -> BTreeMap<String, String> {
+            let own = [("cleanup.policy", "compact"), ("retention.ms", "-1"), ("max.compaction.lag.ms", "1000")];
+            own.iter().chain(more).map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+        };
+        let kept = |defaults: &TopicConfig, more: &[(&str, &str)]| {
+            let config = of_topic(defaults, "t", &settings(more));
+            let policy = (config.cleanup_policy.delete, config.cleanup_policy.compact);
+            (policy, config.retention_ms, config.max_compaction_lag_ms, config.min_compaction_lag_ms)
+        };
+        let defaults = TopicConfig::default();
+        let as_set = ((false, true), -1, 1_000, 0);
+        assert_eq!(kept(&defaults, &[]), as_set);
+        for odd in [("of.a.newer.kafka", "1"), ("segment.ms", "much"), ("segment.bytes", "-7"), ("preallocate", "")] {
+            assert_eq!(kept(&defaults, &[odd]), as_set, "{odd:?}");
+        }
+        // Set of all brokers while they run, or in their files: more than this topic allows at most.
+        let defaults = TopicConfig { min_compaction_lag_ms: 5_000, ..defaults };
+        assert!(TopicConfig::resolve(&defaults, &settings(&[])).is_err(), "it could not be set so now");
+        assert_eq!(kept(&defaults, &[]), ((false, true), -1, 1_000, 5_000));
     }
 
     #[test]

@@ -148,26 +148,38 @@ impl TopicConfig {
     /// `defaults` with `overrides` on top. Names that Kafka has and this broker does not act on are accepted.
     pub fn resolve(defaults: &Self, overrides: &BTreeMap<String, String>) -> Result<Self, InvalidTopicConfig> {
         let mut config = defaults.clone();
-        for (name, value) in overrides {
-            let Some(key) = TopicKey::named(name) else {
-                if super::kafka_names::UNUSED_TOPIC_KEYS.contains(&name.as_str()) {
-                    continue;
-                }
-                let names = TOPIC_KEYS.iter().map(|key| key.name);
-                let nearest = super::settings::nearest(name, names).map(str::to_owned);
-                return Err(InvalidTopicConfig::Unknown { name: name.clone(), nearest });
-            };
-            (key.set)(&mut config, value).map_err(|problem| InvalidTopicConfig::Value {
-                name: name.clone(),
-                value: value.clone(),
-                problem,
-            })?;
-        }
+        overrides.iter().try_for_each(|(name, value)| config.take(name, value))?;
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms {
             let (least, most) = (config.min_compaction_lag_ms, config.max_compaction_lag_ms);
             return Err(InvalidTopicConfig::Conflict { least, most });
         }
         Ok(config)
+    }
+
+    /// `defaults` with those of the `overrides` on top that can be read, and what is wrong with the others. What was set once is
+    /// held to whatever became of the defaults since: one setting that is not understood must not have a topic that is to keep
+    /// its records lose them.
+    pub(crate) fn stored(defaults: &Self, overrides: &BTreeMap<String, String>) -> (Self, Vec<InvalidTopicConfig>) {
+        let mut config = defaults.clone();
+        let unreadable = overrides.iter().filter_map(|(name, value)| config.take(name, value).err()).collect();
+        (config, unreadable)
+    }
+
+    /// Takes one setting over. After an error nothing has changed.
+    fn take(&mut self, name: &str, value: &str) -> Result<(), InvalidTopicConfig> {
+        let Some(key) = TopicKey::named(name) else {
+            if super::kafka_names::UNUSED_TOPIC_KEYS.contains(&name) {
+                return Ok(());
+            }
+            let names = TOPIC_KEYS.iter().map(|key| key.name);
+            let nearest = super::settings::nearest(name, names).map(str::to_owned);
+            return Err(InvalidTopicConfig::Unknown { name: name.to_owned(), nearest });
+        };
+        (key.set)(self, value).map_err(|problem| InvalidTopicConfig::Value {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            problem,
+        })
     }
 
     /// Whether a config can be set now: to a value it takes, and not one of a Kafka of the past, which is only read.
