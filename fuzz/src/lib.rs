@@ -88,10 +88,4 @@ mod tests {
     fn truncate_to_high_watermark() {
         run_all("truncate_to_high_watermark", super::truncate_to_high_watermark::run);
     }
-
-    #[test]
-    #[cfg(feature = "broker")]
-    fn wire_request() {
-        run_all("wire_request", super::wire_request::run);
-    }
 }

@@ -2,6 +2,7 @@
 //! is, and a client that behaves notices nothing.
 
 mod attack;
+mod connections;
 mod valid;
 
 use std::collections::BTreeMap;
