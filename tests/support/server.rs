@@ -23,7 +23,7 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 pub enum Allocator {
     /// As users build it.
     Jemalloc,
-    /// Built with `--no-default-features`.
+    /// Built with `--cfg system_allocator`.
     System,
 }
 
@@ -32,20 +32,20 @@ pub enum Allocator {
 /// `HIGHWATER_BINARY` and `HIGHWATER_BINARY_SYSTEM_ALLOCATOR` are set by `cargo xtask test`, which builds both anyway.
 pub fn binary(allocator: Allocator) -> anyhow::Result<PathBuf> {
     static BUILT: [OnceLock<Result<PathBuf, String>>; 2] = [const { OnceLock::new() }; 2];
-    let (variable, built, features): (_, _, &[&str]) = match allocator {
+    let (variable, built, options): (_, _, &[&str]) = match allocator {
         Allocator::Jemalloc => ("HIGHWATER_BINARY", &BUILT[0], &[]),
-        Allocator::System => ("HIGHWATER_BINARY_SYSTEM_ALLOCATOR", &BUILT[1], &["--no-default-features"]),
+        Allocator::System => ("HIGHWATER_BINARY_SYSTEM_ALLOCATOR", &BUILT[1], &["--cfg", "system_allocator"]),
     };
     if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
-    let path = built.get_or_init(|| build(allocator, features).map_err(|error| format!("{error:#}")));
+    let path = built.get_or_init(|| build(allocator, options).map_err(|error| format!("{error:#}")));
     path.clone().map_err(anyhow::Error::msg)
 }
 
 /// Builds the program in a target directory for each allocator: both have one name, and a test must not replace the
 /// binary under another one.
-fn build(allocator: Allocator, features: &[&str]) -> anyhow::Result<PathBuf> {
+fn build(allocator: Allocator, options: &[&str]) -> anyhow::Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests/ has no parent directory")?;
     // The test program is TARGET/PROFILE/deps/it-HASH.
     let program = std::env::current_exe()?;
@@ -56,10 +56,10 @@ fn build(allocator: Allocator, features: &[&str]) -> anyhow::Result<PathBuf> {
     };
     let status = Command::new(env!("CARGO"))
         .current_dir(root)
-        .args(["build", "--quiet", "--release", "--package", "highwater-broker", "--bin", "highwater"])
-        .args(features)
-        .arg("--target-dir")
+        .args(["rustc", "--quiet", "--release", "--package", "highwater-broker", "--bin", "highwater", "--target-dir"])
         .arg(&target)
+        .arg("--")
+        .args(options)
         .status()
         .context("cannot run cargo")?;
     ensure!(status.success(), "cargo cannot build highwater: {status}");

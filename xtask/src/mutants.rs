@@ -86,9 +86,9 @@ struct NamedTest {
     test: String,
 }
 
-/// How many mutants of a kind `cargo xtask test` draws, for the time that each takes: those that the fuzz targets' plain
-/// tests must find, those that name a test, and those that the simulator must find.
-const DRAWN: [usize; 3] = [1, 1, 1];
+/// The kinds of mutants: those that the fuzz targets' plain tests must find, those that name a test, and those that the
+/// simulator must find. `cargo xtask test` draws one of each but for one kind, in turn: each costs a build.
+const KINDS: usize = 3;
 
 /// A number from the hash of the committed tree: another one with each commit, and the same for all who have it.
 pub(crate) fn tree_seed(workspace: &Workspace) -> anyhow::Result<u32> {
@@ -100,7 +100,7 @@ pub(crate) fn tree_seed(workspace: &Workspace) -> anyhow::Result<u32> {
 /// Plants the drawn mutants.
 pub(crate) fn run_drawn(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     let seed = tree_seed(workspace)? as usize;
-    let mut kinds = [Vec::new(), Vec::new(), Vec::new()];
+    let mut kinds = [const { Vec::new() }; KINDS];
     for (name, mutant) in all(&workspace.root)? {
         let [fuzz, named, seeded] = &mut kinds;
         let kind = match &mutant.suite {
@@ -110,8 +110,13 @@ pub(crate) fn run_drawn(workspace: &Workspace, tally: &mut Tally, deadline: Inst
         };
         kind.push((name, mutant));
     }
-    let drawn = kinds.into_iter().zip(DRAWN).flat_map(|(kind, count)| draw(kind, seed, count));
-    plant(workspace, drawn.collect(), tally, deadline)
+    plant(workspace, draw(kinds, seed), tally, deadline)
+}
+
+/// One of each kind but one.
+fn draw<T>(kinds: [Vec<T>; KINDS], seed: usize) -> Vec<T> {
+    let drawn = kinds.into_iter().enumerate().filter(|(kind, all)| *kind != seed % KINDS && !all.is_empty());
+    drawn.map(|(_, mut all)| all.swap_remove(seed / KINDS % all.len())).collect()
 }
 
 /// Plants the mutants with these names, all if there is none.
@@ -127,16 +132,6 @@ pub(crate) fn run_named(
     }
     mutants.retain(|(name, _)| names.is_empty() || names.contains(name));
     plant(workspace, mutants, tally, deadline)
-}
-
-/// `count` neighbours of a ring, or all.
-fn draw<T>(mut ring: Vec<T>, seed: usize, count: usize) -> Vec<T> {
-    if !ring.is_empty() {
-        let first = seed % ring.len();
-        ring.rotate_left(first);
-    }
-    ring.truncate(count);
-    ring
 }
 
 /// All mutants by name.
@@ -435,11 +430,13 @@ mod tests {
 
     #[test]
     fn each_mutant_has_its_turn() {
-        let mut seen: Vec<u8> = (0..5).flat_map(|seed| draw((0..5).collect(), seed, 2)).collect();
+        let kinds = || [vec![0, 1], vec![2, 3, 4], vec![5]];
+        let mut seen: Vec<u8> = (0..18).flat_map(|seed| draw(kinds(), seed)).collect();
         seen.sort_unstable();
-        assert_eq!(seen, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
-        assert_eq!(draw(vec![1, 2], 7, 3), [2, 1]);
-        assert!(draw(Vec::<u8>::new(), 7, 3).is_empty());
+        assert_eq!(seen.len(), 36, "two of three kinds each time");
+        seen.dedup();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(draw([vec![1], vec![], vec![2]], 0), [2]);
     }
 
     #[test]

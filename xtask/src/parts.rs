@@ -116,7 +116,7 @@ fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow:
     let clippy = Run::cargo(workspace).words("clippy --locked --workspace --all-targets -- -D warnings");
     clippy.run(tally, deadline, Counts::Itself);
     // Each crate alone and without its features, so that no other member lends it what it lacks.
-    for package in ["highwater-storage", "highwater-replication", "highwater-groups"] {
+    for package in ["highwater-storage", "highwater-replication", "highwater-groups", "highwater-broker"] {
         let alone = Run::cargo(workspace).words("clippy --locked --no-default-features --package").word(package);
         alone.words("-- -D warnings").run(tally, deadline, Counts::Itself);
     }
@@ -333,8 +333,9 @@ fn binaries<'a>(
     deadline: Instant,
     counts: Counts,
 ) -> anyhow::Result<&'a Binaries> {
-    let mut build = |kind: &str, features: &str| -> anyhow::Result<Option<PathBuf>> {
-        let run = Run::cargo(workspace).words("build --locked --release --package highwater-broker").words(features);
+    let mut build = |kind: &str, options: &str| -> anyhow::Result<Option<PathBuf>> {
+        let build = "rustc --locked --release --package highwater-broker --bin highwater --";
+        let run = Run::cargo(workspace).words(build).words(options);
         if !run.run(tally, deadline, counts) {
             return Ok(None);
         }
@@ -346,7 +347,7 @@ fn binaries<'a>(
         Ok(Some(kept))
     };
     let mut both = || -> anyhow::Result<Option<Binaries>> {
-        let Some(system_allocator) = build("system-allocator", "--no-default-features")? else { return Ok(None) };
+        let Some(system_allocator) = build("system-allocator", "--cfg system_allocator")? else { return Ok(None) };
         Ok(build("jemalloc", "")?.map(|jemalloc| Binaries { jemalloc, system_allocator }))
     };
     let built = workspace.binaries.get_or_init(|| both().map_err(|error| format!("{error:#}")));

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-#[cfg(feature = "jemalloc")]
+#[cfg(all(feature = "jemalloc", not(system_allocator)))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
