@@ -107,7 +107,7 @@ def round_trip(broker, codec):
     messages = consume(broker, topic, 0, OFFSET_BEGINNING, len(values))
     require([message.value() for message in messages] == values, "what comes back is not what went in")
     equal([message.offset() for message in messages], offsets, "offsets that come back")
-    require_codec(broker.partition(topic), codec, len(values))
+    require_codec(broker, topic, codec, len(values))
 
 
 def shapes(broker):

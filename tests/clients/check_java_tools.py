@@ -90,7 +90,7 @@ def performance(program, broker, codec):
         *("--producer-props", f"bootstrap.servers={broker.address}", f"compression.type={codec}", "linger.ms=50"),
     ).decode()
     require(said.splitlines()[-1].startswith(f"{records} records sent"), said)
-    require_codec(broker.partition(topic), codec, records)
+    require_codec(broker, topic, codec, records)
 
 
 def console_producer(program, broker, lines):

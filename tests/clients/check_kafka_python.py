@@ -6,7 +6,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.errors import MessageSizeTooLargeError
 
-from support import Program, equal, require, stored_codecs, text_lines
+from support import Program, dumped_codecs, equal, require, stored_codecs, text_lines
 
 
 def main():
@@ -63,6 +63,8 @@ def round_trip(broker, codec):
     equal(offsets, list(range(len(values))), "offsets")
     require([record.value for record in consume(broker, topic, len(values))] == values, "what comes back is not what went in")
     equal(stored_codecs(broker.partition(topic)), {codec: len(values)}, "stored records by codec")
+    dumped = dumped_codecs(broker.program, broker.partition(topic))
+    equal(dumped, {codec: len(values)}, "records by codec that highwater log dump shows")
 
 
 def shapes(broker):

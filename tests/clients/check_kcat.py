@@ -30,7 +30,7 @@ def main():
     def round_trip(topic, file, expected, codec):
         produce(topic, file, *([] if codec == "none" else ["-z", codec]))
         require(consume(topic) == expected, "what comes back is not what went in")
-        require_codec(broker.partition(topic), codec, len(expected.splitlines()))
+        require_codec(broker, topic, codec, len(expected.splitlines()))
 
     def again(topic, expected):
         require(consume(topic) == expected, "what comes back is not what went in")

@@ -1,11 +1,12 @@
 """Many clients in the same scenarios, all on one broker: a table of client, version, what ran and how it ended.
 
 A client's program prints `ok NAME`, `FAILED NAME: why` or `none NAME: why` for what it can do by itself; in groups and in
-copies its processes are members, which this program starts, kills and counts. Where a client cannot do a thing at all,
-that stands in its row. `tests/clients/programs/common.py` says what a program is asked.
+copies its processes are members, which this program starts, kills and counts. What a client cannot do at all is in
+`docs/clients.md`, and only that. `tests/clients/programs/common.py` says what a program is asked.
 """
 
 import concurrent.futures
+import pathlib
 import queue
 import re
 import signal
@@ -26,6 +27,7 @@ SESSION_MS = 4_000
 NAMED_SESSION_MS = 20_000
 PARTITIONS = 6
 COPIED = 400
+DOCUMENTATION = pathlib.Path("docs/clients.md")
 
 
 def main():
@@ -42,6 +44,7 @@ def main():
         work = [(client, run) for run in (alone, group, copy) for client in clients]
         for done in [pool.submit(run, broker, client) for client, run in work]:
             done.result()
+    program.check("a client that is not there fails by its name in every scenario", not_there, broker)
     print_table(clients)
     program.finish()
 
@@ -53,6 +56,7 @@ class Client:
         self.program = program
         self.name, self.version, self.command = row[0], row[1], row[2:]
         self.prefix = f"{self.name}-{self.version}"
+        self.gaps = gaps(self)
         self.outcomes = {}
 
     def __str__(self):
@@ -69,9 +73,24 @@ class Client:
         self.outcomes[scenario] = "ok" if self.program.check(f"{self}: {scenario}", held) else "FAILED"
         return self.outcomes[scenario] == "ok"
 
-    def lacks(self, scenario, why):
-        print(f"{self}: no {scenario}: {why}", flush=True)
-        self.outcomes[scenario] = "-"
+    def lacks(self, scenario):
+        """Whether the documentation says that the client has no such thing."""
+        if why := self.gaps.get(scenario):
+            print(f"{self}: no {scenario}: {why}", flush=True)
+            self.outcomes[scenario] = "-"
+        return why is not None
+
+
+def gaps(client):
+    """What the documentation says that the client does not have, with the reasons."""
+    _, _, rows = DOCUMENTATION.read_text().partition("| client | does not have | because |\n|---|---|---|\n")
+    require(rows, f"{DOCUMENTATION} has no table of what clients do not have")
+    found = {}
+    for row in rows.partition("\n\n")[0].splitlines():
+        name, scenarios, why = [cell.strip() for cell in row.strip("|").split("|")]
+        if name in (client.name, str(client)):
+            found |= {scenario: why for scenario in scenarios.split(", ")}
+    return found
 
 
 def prepare(broker, client, feed):
@@ -101,24 +120,26 @@ def alone(broker, client):
     except subprocess.TimeoutExpired as error:
         said = (error.stdout or b"").decode(errors="replace").splitlines()
         errors = "it did not end within 120 s; " + (error.stderr or b"").decode(errors="replace")
+    except OSError as error:
+        said, errors = [], f"it cannot be started: {error}"
     told = {}
     for line in said:
         if match := re.fullmatch(r"(ok|FAILED|none) ([^:]+)(?:: (.*))?", line):
             told[match[2]] = (match[1], match[3] or "")
     for scenario in common.SCENARIOS:
         outcome, why = told.get(scenario, ("FAILED", f"the client's program said nothing of it: {errors[-600:]}"))
-        if outcome == "none":
-            client.lacks(scenario, why)
-        else:
-            client.check(scenario, hold, broker, client, scenario, outcome == "ok", why)
+        if outcome != "none" or not client.lacks(scenario):
+            client.check(scenario, hold, broker, client, scenario, outcome, why)
 
 
-def hold(broker, client, scenario, said_ok, why):
+def hold(broker, client, scenario, outcome, why):
     """The client says that all is well, and what it wrote looks so from outside."""
-    require(said_ok, why)
+    require(outcome != "none", f"the client is said to have no such thing ({why}), which {DOCUMENTATION} does not know")
+    require(scenario not in client.gaps, f"{DOCUMENTATION} says that the client has no such thing: {client.gaps.get(scenario)}")
+    require(outcome == "ok", why)
     if scenario.startswith("stored as "):
         codec = scenario.removeprefix("stored as ")
-        require_codec(broker.partition(client.topic(f"stored-{codec}")), codec, common.RECORDS)
+        require_codec(broker, client.topic(f"stored-{codec}"), codec, common.RECORDS)
     elif scenario == "shapes":
         found = [(m.key(), m.value(), m.headers() or []) for m in read(broker, client.topic("shapes"), 1, len(common.SHAPES))]
         # rskafka's headers are a map: the last of two with one name.
@@ -186,21 +207,30 @@ PARTITIONERS = {
     "kafkajs": murmur2,
 }
 
-LACKS = {
-    ("kcat", "copy"): "it has no transactions over what it reads",
-    ("rskafka", "group"): "it has no groups",
-    ("rskafka", "copy"): "it has no transactions",
-    ("kafka-python 2.0.6", "copy"): "it has no transactions",
-    ("kafka-python 2.0.6", "back by name"): "it has no static members",
-    ("kafkajs", "back by name"): "it has no static members",
-}
+
+class Judge:
+    """What a client's checks come to, where they are to fail."""
+
+    def __init__(self):
+        self.failures = {}
+
+    def check(self, name, function, *arguments):
+        try:
+            return function(*arguments)
+        except Exception as error:
+            self.failures[name] = str(error)
 
 
-def lacking(client, scenario):
-    why = LACKS.get((client.name, scenario)) or LACKS.get((str(client), scenario))
-    if why:
-        client.lacks(scenario, why)
-    return why
+def not_there(broker):
+    """A program that is not on the machine is no gap of its client's and no end of the others' checks."""
+    judge = Judge()
+    client = Client(judge, ["nobody", "1.0", "/not/there/nobody"])
+    for run in (alone, group, copy):
+        run(broker, client)
+    equal(set(judge.failures), {f"nobody 1.0: {scenario}" for scenario in common.SCENARIOS + ["group", "copy"]}, "failures")
+    for scenario, why in judge.failures.items():
+        require("/not/there/nobody" in why, f"{scenario} does not say what is missing: {why}")
+    equal(set(client.outcomes.values()), {"FAILED"}, "outcomes")
 
 
 class Member:
@@ -302,9 +332,9 @@ class Feed(threading.Thread):
 
 
 def group(broker, client):
-    if lacking(client, "group"):
+    if client.lacks("group"):
         for scenario in ["back by name", "group reads all"]:
-            client.lacks(scenario, LACKS[client.name, "group"])
+            client.lacks(scenario)
         return
     name = client.topic("members")
     topic = client.topic("group")
@@ -357,7 +387,7 @@ def group(broker, client):
 
     try:
         if client.check("group", changes):
-            if not lacking(client, "back by name"):
+            if not client.lacks("back by name"):
                 client.check("back by name", returns)
             client.check("group reads all", all_is_read)
     finally:
@@ -374,7 +404,7 @@ def committed(broker, name, topic):
 
 def copy(broker, client):
     """From topic to topic in transactions, with kill -9 in the middle: each record arrives once, in its order."""
-    if lacking(client, "copy"):
+    if client.lacks("copy"):
         return
     source, target = client.topic("source"), client.topic("target")
     name = client.topic("copiers")

@@ -5,6 +5,7 @@ Each program is run as `python tests/clients PROGRAM --highwater BINARY --work D
 """
 
 import argparse
+import json
 import os
 import random
 import re
@@ -303,10 +304,25 @@ def stored_codecs(partition):
     return counts
 
 
-def require_codec(partition, codec, records):
-    """Requires that the partition holds so many records, stored in this codec. librdkafka sends a batch as it is when
-    compressing it makes it longer, which happens to a batch of one short record or two: a few of those may be there."""
+def dumped_codecs(program, partition):
+    """How many stored records each codec has, as `highwater log dump` reads them."""
+    counts = {}
+    dump = run([str(program.highwater), "log", "dump", "--format", "json", str(partition)])
+    for line in dump.decode().splitlines():
+        found = json.loads(line)
+        require(found["type"] in ("segment", "batch"), f"highwater log dump says of {partition}: {line}")
+        if found["type"] == "batch":
+            counts[found["codec"]] = counts.get(found["codec"], 0) + found["count"]
+    return counts
+
+
+def require_codec(broker, topic, codec, records):
+    """Requires that the topic's only partition holds so many records, stored in this codec: by its bytes and by what the
+    product's own reader makes of them. librdkafka sends a batch as it is when compressing it makes it longer, which
+    happens to a batch of one short record or two: a few of those may be there."""
+    partition = broker.partition(topic)
     counts = stored_codecs(partition)
+    equal(dumped_codecs(broker.program, partition), counts, "records by codec that highwater log dump shows")
     equal(sum(counts.values()), records, "records stored")
     compressed = counts.pop(codec, 0)
     others = sum(counts.values()) if codec == "none" else counts.pop("none", 0) + 1_000_000 * sum(counts.values())

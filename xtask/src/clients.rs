@@ -128,23 +128,21 @@ struct On {
     /// Run on a debug build.
     #[arg(long)]
     debug: bool,
-    /// Run on Apache Kafka.
-    #[arg(long, conflicts_with = "debug")]
+    /// Run on Apache Kafka; what it stored is read by `highwater log dump` all the same.
+    #[arg(long)]
     against_kafka: bool,
 }
 
 impl On {
-    /// Builds the binary and gets Kafka's jars if they are asked for; nothing if the binary cannot be built.
+    /// Builds the binary, and gets Kafka's jars if they are asked for; nothing if the binary cannot be built.
     fn get(
         &self,
         workspace: &Workspace,
         tally: &mut Tally,
         deadline: Instant,
     ) -> anyhow::Result<Option<(PathBuf, Option<PathBuf>)>> {
-        if self.against_kafka {
-            return Ok(Some((workspace.target.join("release/highwater"), Some(install::kafka(workspace)?))));
-        }
-        Ok(soak::binary(workspace, self.debug, tally, deadline).map(|binary| (binary, None)))
+        let kafka = self.against_kafka.then(|| install::kafka(workspace)).transpose()?;
+        Ok(soak::binary(workspace, self.debug, tally, deadline).map(|binary| (binary, kafka)))
     }
 }
 
@@ -200,14 +198,27 @@ fn table(
     deadline: Instant,
 ) -> anyhow::Result<()> {
     let mut run = start(workspace, &install::python(workspace, NEW)?, "table", binary)?;
-    for client in clients {
-        match client.command(workspace) {
-            Ok(command) => run = run.word("--client").word(row(client.name, client.version, &command)),
-            Err(error) => tally.fail(format!("{} {} is not to be had: {error:#}", client.name, client.version)),
-        }
+    for row in rows(clients, |client| client.command(workspace), tally) {
+        run = run.word("--client").word(row);
     }
     against(run, kafka).run(tally, deadline, Counts::Lines);
     Ok(())
+}
+
+/// The rows of the clients that are to be had; each of the others is a failure by its name.
+fn rows(
+    clients: &[&Client],
+    command: impl Fn(&Client) -> anyhow::Result<Vec<OsString>>,
+    tally: &mut Tally,
+) -> Vec<OsString> {
+    let mut rows = Vec::new();
+    for client in clients {
+        match command(client) {
+            Ok(command) => rows.push(row(client.name, client.version, &command)),
+            Err(error) => tally.fail(format!("{} {} is not to be had: {error:#}", client.name, client.version)),
+        }
+    }
+    rows
 }
 
 /// A client as the programs of `tests/clients` take one.
@@ -259,6 +270,8 @@ fn start(workspace: &Workspace, python: &Path, program: &str, binary: &Path) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn read(file: &str) -> String {
@@ -266,16 +279,59 @@ mod tests {
         fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
     }
 
+    /// The rows of the table of `docs/clients.md` that begins so, its heading first and without the line below that.
+    fn documented(heading: &str) -> Vec<Vec<String>> {
+        let documentation = read("docs/clients.md");
+        let table = documentation.lines().skip_while(|line| !line.starts_with(heading));
+        let rows = table.take_while(|line| line.starts_with('|')).filter(|line| !line.starts_with("|---"));
+        rows.map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
+    }
+
     #[test]
     fn the_documented_table_has_these_rows() {
-        let documentation = read("docs/clients.md");
-        let table = documentation.lines().skip_while(|line| !line.starts_with("| client | version |")).skip(2);
-        let documented: Vec<String> = table
-            .take_while(|line| line.starts_with('|'))
-            .map(|line| line.split('|').skip(1).take(2).map(str::trim).collect::<Vec<_>>().join(" "))
-            .collect();
+        let documented = documented("| client | version |");
+        let names: Vec<String> = documented.iter().skip(1).map(|row| row[..2].join(" ")).collect();
         let here: Vec<String> = CLIENTS.iter().map(|client| format!("{} {}", client.name, client.version)).collect();
-        assert_eq!(documented, here);
+        assert_eq!(names, here);
+    }
+
+    #[test]
+    fn what_a_client_does_not_have_stands_in_both_documented_tables() {
+        let mut gaps = BTreeSet::new();
+        for [name, scenarios, _why] in documented("| client | does not have |").into_iter().skip(1).map(cells) {
+            for Client { name: client, version, .. } in CLIENTS {
+                if name == *client || name == format!("{client} {version}") {
+                    gaps.extend(scenarios.split(", ").map(|scenario| format!("{client} {version}: {scenario}")));
+                }
+            }
+        }
+        let table = documented("| client | version |");
+        let dashes: BTreeSet<String> = table[1..]
+            .iter()
+            .flat_map(|row| row.iter().zip(&table[0]).map(move |(cell, scenario)| (row, cell, scenario)))
+            .filter(|(_, cell, _)| *cell == "-")
+            .map(|(row, _, scenario)| format!("{}: {scenario}", row[..2].join(" ")))
+            .collect();
+        assert_eq!(dashes, gaps);
+        assert!(!gaps.is_empty(), "no table was found");
+    }
+
+    fn cells(row: Vec<String>) -> [String; 3] {
+        row.try_into().unwrap_or_else(|row| panic!("not three cells: {row:?}"))
+    }
+
+    #[test]
+    fn a_client_that_is_not_to_be_had_is_a_failure_by_its_name() {
+        let clients: Vec<&Client> = CLIENTS.iter().collect();
+        let mut tally = Tally::default();
+        let missing = |client: &Client| match client.kind {
+            Kind::Kcat => anyhow::bail!("kcat is missing and this is no Debian"),
+            _ => Ok(vec!["program".into()]),
+        };
+        let rows = rows(&clients, missing, &mut tally);
+        assert_eq!(tally.failures(), ["kcat 1.7.1 is not to be had: kcat is missing and this is no Debian"]);
+        assert_eq!(rows.len(), CLIENTS.len() - 1);
+        assert!(rows.contains(&"rskafka|0.6.0|program".into()), "{rows:?}");
     }
 
     /// The table is to name what really runs.
