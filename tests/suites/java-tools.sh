@@ -64,6 +64,24 @@ live_group() { mk $T-l$1 2; seq 1 20 | produce --topic $T-l$1
 export -f live_group
 step_group_live_classic() { live_group classic; }
 step_group_live_consumer_protocol() { live_group consumer; expect "$(groups --list --type consumer)" "$T-lgconsumer"; }
+# Two consoles share a group's partitions, one is killed with -9 and the other has them all, a third one shares with it.
+console() { (JX=exec; J $P.consumer.ConsoleConsumer --bootstrap-server $BOOTSTRAP --topic $T-tw --group $T-twg --from-beginning \
+       --consumer-property session.timeout.ms=6000 --consumer-property heartbeat.interval.ms=500 >$1.out 2>&1) & }
+# console_members PARTITIONS COUNT: waits until so many members have so many partitions each, and no others are there.
+console_members() { local i o; for i in $(seq 15); do o=$(groups --describe --group $T-twg --members || true)
+       [ "$(grep -cE "console-consumer.* $1 *\$" <<<"$o")" = $2 ] && [ "$(grep -c console-consumer <<<"$o")" = $2 ] && return; sleep .5; done; echo "$o"; t_fail "not $2 members with $1 partitions each"; }
+numbers() { seq $1 $2 | sed 's/.*/k&:&/' | produce --topic $T-tw --property parse.key=true --property key.separator=:; }
+# shown FROM TO FILE...: waits until the consoles have shown each of these numbers.
+shown() { local i; for i in $(seq 60); do [ -z "$(comm -23 <(seq $1 $2 | sort) <(sort -u "${@:3}"))" ] && return; sleep .5; done; grep -hv '^[0-9]*$' "${@:3}" || true; t_fail "not all of $1 to $2 in ${*:3}"; }
+export -f console console_members numbers shown
+step_group_two_consoles() { mk $T-tw 4; local a b c; console one; a=$!; console two; b=$!; console_members 2 2
+       numbers 1 400; shown 1 400 one.out two.out; same "$(cat one.out two.out | sort -n | md5sum)" "$(seq 1 400 | md5sum)"
+       [ -s one.out ] && [ -s two.out ] || t_fail "one of them had no record"
+       kill -9 $a; wait $a || true; console_members 4 1
+       numbers 401 800; shown 401 800 two.out; expect "$(groups --describe --group $T-twg --state)" ' Stable +1$'
+       console three; c=$!; console_members 2 2; numbers 801 1200; shown 801 1200 two.out three.out; [ -s three.out ] || t_fail "who came later had no record"
+       same "$(cat one.out two.out three.out | sort -nu | md5sum)" "$(seq 1 1200 | md5sum)"
+       kill $b $c; wait $b $c || true; same "$(groups --describe --group $T-twg | awk -v t=$T-tw '$2 == t {n += $4; l += $6} END {print n, l}')" "1200 0"; }
 step_group_list_states_types() { mk $T-gl 1; echo x | produce --topic $T-gl; consume --topic $T-gl --group $T-glg --from-beginning --max-messages 1 | tail -1; local o; o=$(groups --list --state Empty --type classic); expect "$o" "$T-glg +Classic +Empty|$T-glg +Empty"; }
 step_group_reset_offsets() { mk $T-gr 1; seq 1 50 | produce --topic $T-gr; consume --topic $T-gr --group $T-grg --from-beginning --max-messages 50 | tail -1
        local r="groups --reset-offsets --group $T-grg --topic $T-gr"

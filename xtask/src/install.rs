@@ -225,6 +225,22 @@ pub(crate) fn node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 2]> {
     Ok([node, place.join("main.mjs")])
 }
 
+/// Finds what librdkafka is built with and npm, which brings its tests, or installs Debian's.
+pub(crate) fn c_libraries() -> anyhow::Result<()> {
+    let _alone = alone();
+    for (tool, package) in [("gcc", "gcc"), ("g++", "g++"), ("make", "make"), ("npm", "npm")] {
+        if on_path(tool).is_none() {
+            debian(&[&[package]])?;
+        }
+    }
+    for (header, package) in [("zlib.h", "zlib1g-dev"), ("zstd.h", "libzstd-dev"), ("openssl/ssl.h", "libssl-dev")] {
+        if !Path::new("/usr/include").join(header).is_file() {
+            debian(&[&[package]])?;
+        }
+    }
+    Ok(())
+}
+
 /// Finds cargo-fuzz, or builds it, and returns the program.
 pub(crate) fn cargo_fuzz(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let _alone = alone();

@@ -19,7 +19,7 @@ use crate::tally::Tally;
 use crate::{Workspace, install, soak};
 
 /// The suites, in the order they run.
-const SUITES: [&str; 5] = ["kcat", "java-tools", "franz-go", "sarama", "kafka-python"];
+const SUITES: [&str; 7] = ["kcat", "java-tools", "franz-go", "sarama", "kafka-python", "rskafka", "librdkafka"];
 
 /// What `cargo xtask soak suites` is told.
 #[derive(Debug, Parser)]
@@ -171,6 +171,10 @@ fn prepare(workspace: &Workspace, suite: &str) -> anyhow::Result<Option<PathBuf>
         "java-tools" => install::kafka(workspace).map(Some),
         "franz-go" | "sarama" => install::go(workspace).map(|_| None),
         "kafka-python" => install::python(workspace, install::CLIENTS).map(|_| None),
+        "rskafka" | "librdkafka" => {
+            install::c_libraries()?;
+            install::kafka(workspace).map(Some)
+        }
         _ => bail!("there is no suite of this name"),
     }
 }
