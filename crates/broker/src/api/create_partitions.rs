@@ -51,10 +51,13 @@ async fn grow(
     let assignment = topic.assignments.map(|assignments| {
         assignments.iter().map(|replicas| replicas.broker_ids.iter().map(|id| BrokerId(id.0)).collect()).collect()
     });
-    cluster.create_partitions(&topic.name, topic.count, assignment, intent).await?;
+    let first = cluster.create_partitions(&topic.name, topic.count, assignment, intent).await?;
     match intent {
         Intent::Validate => Ok(()),
-        Intent::Apply => cluster.wait_for_leaders(&topic.name, topic.count, super::remaining_ms(deadline)).await,
+        Intent::Apply => {
+            let left_ms = super::remaining_ms(deadline);
+            cluster.wait_for_leaders_from(&topic.name, first, topic.count, left_ms).await
+        }
     }
 }
 
@@ -127,5 +130,20 @@ mod tests {
             assert_eq!(partition.state.value.leader, Some(partition.assignment[0]));
             assert_eq!(partition.assignment.len(), 2);
         }
+    }
+
+    /// The answer was that the time was over, to whoever added partitions while a broker was away.
+    #[tokio::test]
+    async fn partitions_are_added_beside_one_that_has_lost_its_leader() {
+        let members = cluster_of(2).await;
+        make(&members[0], "t", 2, 1).await;
+        members[1].leave().await;
+        let led = |image: &std::sync::Arc<crate::cluster::MetadataImage>| {
+            let partitions = &image.topic("t").unwrap().partitions;
+            partitions.iter().filter(|one| one.state.value.leader.is_some()).count()
+        };
+        members[0].changes().wait_for(|image| led(image) == 1).await.unwrap();
+        assert_eq!(ask(&members[0], vec![assigned(3, &[&[1]])], false).await, [("t".to_owned(), 0)]);
+        assert_eq!(led(&members[0].image()), 2);
     }
 }

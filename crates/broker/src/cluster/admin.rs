@@ -214,18 +214,20 @@ impl ClusterHandle {
         }
     }
 
-    /// Gives a topic more partitions, `count` in all. `assignment` names the replicas of the new ones in order.
+    /// Gives a topic more partitions, `count` in all. `assignment` names the replicas of the new ones in order. Gives how many
+    /// there were.
     pub async fn create_partitions(
         &self,
         name: &str,
         count: i32,
         assignment: Option<Vec<Vec<BrokerId>>>,
         intent: Intent,
-    ) -> Result<(), AdminError> {
+    ) -> Result<usize, AdminError> {
         let store = &*self.shared.store;
         loop {
             let (mut topic, version) = read_topic(store, name).await?.ok_or(AdminError::UnknownTopic)?;
-            let present = i32::try_from(topic.assignment.len()).unwrap_or(i32::MAX);
+            let there = topic.assignment.len();
+            let present = i32::try_from(there).unwrap_or(i32::MAX);
             if count == present {
                 return Err(AdminError::InvalidPartitions(format!("Topic already has {present} partition(s).")));
             }
@@ -275,10 +277,10 @@ impl ClusterHandle {
             );
             check_fits(store, name, count, &ops)?;
             if intent == Intent::Validate {
-                return Ok(());
+                return Ok(there);
             }
             match store.commit(ops).await {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(there),
                 Err(error) if matches!(error.cause, CommitCause::Version | CommitCause::Missing) => {}
                 Err(error) => return Err(StoreFailure::from(error).into()),
             }
@@ -329,7 +331,18 @@ impl ClusterHandle {
 
     /// Waits until this broker's image has the topic with a leader for each of at least `partitions` partitions.
     pub async fn wait_for_leaders(&self, name: &str, partitions: i32, timeout_ms: u64) -> Result<(), AdminError> {
-        let led = |image: &Arc<MetadataImage>| image.topic(name).is_some_and(|topic| is_led(topic, partitions));
+        self.wait_for_leaders_from(name, 0, partitions, timeout_ms).await
+    }
+
+    /// The same for the partitions from `first` on only: those before may have lost their leaders, which is no news of these.
+    pub(crate) async fn wait_for_leaders_from(
+        &self,
+        name: &str,
+        first: usize,
+        partitions: i32,
+        timeout_ms: u64,
+    ) -> Result<(), AdminError> {
+        let led = |image: &Arc<MetadataImage>| image.topic(name).is_some_and(|topic| is_led(topic, first, partitions));
         self.wait_for_image(led, timeout_ms).await
     }
 
@@ -351,9 +364,9 @@ impl ClusterHandle {
     }
 }
 
-fn is_led(topic: &TopicImage, partitions: i32) -> bool {
+fn is_led(topic: &TopicImage, first: usize, partitions: i32) -> bool {
     let enough = i32::try_from(topic.partitions.len()).is_ok_and(|present| present >= partitions);
-    enough && topic.partitions.iter().all(|partition| partition.state.value.leader.is_some())
+    enough && topic.partitions.iter().skip(first).all(|partition| partition.state.value.leader.is_some())
 }
 
 /// The commit's part that makes a topic without states: those come from the controller.
