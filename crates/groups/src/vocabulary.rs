@@ -1,5 +1,7 @@
 //! What goes into a coordinator and what comes out of it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::records::OffsetValue;
@@ -251,8 +253,9 @@ pub struct CommittedOffset {
 pub struct FetchOffsets {
     /// The group.
     pub group: String,
-    /// By topic and partition; `None` for all there are.
-    pub partitions: Option<Vec<(String, i32)>>,
+    /// By topic and partition; `None` for all there are. A request may name a long topic once and a million partitions of
+    /// it, so names are shared, here and in the answer.
+    pub partitions: Option<Vec<(Arc<str>, i32)>>,
     /// Those that a transaction may still change are refused.
     pub require_stable: bool,
 }
@@ -261,7 +264,7 @@ pub struct FetchOffsets {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedOffset {
     /// The topic.
-    pub topic: String,
+    pub topic: Arc<str>,
     /// The partition.
     pub partition: i32,
     /// `None` if the group has committed none.

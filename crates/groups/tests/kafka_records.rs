@@ -96,7 +96,7 @@ fn a_coordinator_of_groups_finds_what_kafka_had_committed() {
     let effects = coordinator.handle(now, Input::Request(Ticket(1), Request::FetchOffsets(fetch)));
     let [Effect::Answer(_, Answer::Offsets(Ok(found)))] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].topic.as_str(), found[0].partition), ("txn", 0));
+    assert_eq!((&*found[0].topic, found[0].partition), ("txn", 0));
     assert_eq!(found[0].offset, Ok(committed));
 }
 

@@ -371,7 +371,7 @@ impl World {
         for log in &self.partitions {
             assert_eq!(log.committed(), (expected.clone(), false), "{:?}", log.entries);
         }
-        let partitions = Some(vec![("input".to_owned(), 0)]);
+        let partitions = Some(vec![("input".into(), 0)]);
         let fetch = FetchOffsets { group: GROUP.into(), partitions, require_stable: true };
         let Answer::Offsets(Ok(offsets)) = self.ask_group(&Request::FetchOffsets(fetch)) else { panic!("no offsets") };
         let offset = offsets[0].offset.clone().expect("decided").expect("committed").offset;

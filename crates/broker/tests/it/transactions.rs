@@ -502,19 +502,26 @@ async fn what_takes_too_long_is_aborted_and_what_nobody_ends_is_found_and_ended(
 
     let mut hanging = Producer::begin(&client, 60_000).await;
     assert_eq!(hanging.produce(0, "hanging", 12).await, 0);
-    let describe =
-        DescribeTransactionsRequest::default().with_transactional_ids(vec![id(), TransactionalId(text("nobody"))]);
+    let describe = DescribeTransactionsRequest::default().with_transactional_ids(vec![
+        id(),
+        TransactionalId(text("nobody")),
+        id(),
+    ]);
     let described =
         client.ask(Whom::Transactions, &describe, 0, |answer| answer.transaction_states[0].error_code).await;
+    assert_eq!(described.transaction_states.len(), 2, "each once, however often it is named");
     let state = &described.transaction_states[0];
     assert_eq!((state.transaction_state.as_str(), state.producer_id.0), ("Ongoing", hanging.id));
     assert_eq!((state.topics[0].topic.as_str(), &state.topics[0].partitions[..]), (TOPIC, &[0][..]));
     assert_ne!(described.transaction_states[1].error_code, 0);
     let producers = async || {
-        let topics = vec![TopicRequest::default().with_name(topic()).with_partition_indexes(vec![0, 7])];
+        let named = TopicRequest::default().with_name(topic());
+        let topics = vec![named.clone().with_partition_indexes(vec![0, 7, 0]), named.with_partition_indexes(vec![0])];
         let request = DescribeProducersRequest::default().with_topics(topics);
         let answer = client.ask(Whom::Leader(0), &request, 0, |answer| answer.topics[0].partitions[0].error_code).await;
         assert_eq!(answer.topics[0].partitions[1].error_code, 3);
+        let told: Vec<_> = answer.topics.iter().map(|topic| topic.partitions.len()).collect();
+        assert_eq!(told, [2, 0], "each once, however often it is named");
         let active = &answer.topics[0].partitions[0].active_producers;
         active.iter().find(|one| one.producer_id.0 == hanging.id).expect("it has written").clone()
     };

@@ -1,6 +1,7 @@
 //! What a group has committed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::subscription::Subscribed;
 use super::{Group, Phase};
@@ -92,28 +93,47 @@ impl Offsets {
         self.writing_undecided.contains_key(key) || self.transactions.values().any(|offsets| offsets.contains_key(key))
     }
 
-    fn fetch(&self, key: &OffsetKey, require_stable: bool) -> FetchedOffset {
-        let offset = if require_stable && self.is_unstable(key) {
-            Err(Refused::UnstableOffsetCommit)
-        } else {
-            Ok(self.committed.get(key).map(|kept| kept.value.clone()))
-        };
-        FetchedOffset { topic: key.0.clone(), partition: key.1, offset }
+    fn fetch(&self, key: &OffsetKey, require_stable: bool) -> Result<Option<OffsetValue>, Refused> {
+        if require_stable && self.is_unstable(key) {
+            return Err(Refused::UnstableOffsetCommit);
+        }
+        Ok(self.committed.get(key).map(|kept| kept.value.clone()))
     }
 
     /// Those of the partitions, or all.
     pub(crate) fn fetch_all(&self, fetch: &FetchOffsets) -> Vec<FetchedOffset> {
-        let one = |key: &OffsetKey| self.fetch(key, fetch.require_stable);
+        let told = |topic: &Arc<str>, key: &OffsetKey| FetchedOffset {
+            topic: Arc::clone(topic),
+            partition: key.1,
+            offset: self.fetch(key, fetch.require_stable),
+        };
+        let mut answers = Vec::new();
         match &fetch.partitions {
-            Some(partitions) => partitions.iter().map(one).collect(),
+            Some(partitions) => {
+                let mut last: Option<(&Arc<str>, OffsetKey)> = None;
+                for (topic, partition) in partitions {
+                    let (_, key) = match &mut last {
+                        Some(last) if Arc::ptr_eq(last.0, topic) => last,
+                        _ => last.insert((topic, (topic.to_string(), 0))),
+                    };
+                    key.1 = *partition;
+                    answers.push(told(topic, key));
+                }
+            }
             None => {
                 let undecided =
                     self.transactions.values().flat_map(BTreeMap::keys).chain(self.writing_undecided.keys());
                 let asked = self.committed.keys().chain(undecided.filter(|_| fetch.require_stable));
-                let distinct: BTreeSet<_> = asked.collect();
-                distinct.into_iter().map(one).collect()
+                let mut topic: Arc<str> = "".into();
+                for key in asked.collect::<BTreeSet<_>>() {
+                    if *topic != *key.0 {
+                        topic = key.0.as_str().into();
+                    }
+                    answers.push(told(&topic, key));
+                }
             }
         }
+        answers
     }
 
     /// Those that nothing is being done with and that may go.

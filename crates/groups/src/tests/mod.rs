@@ -222,7 +222,8 @@ impl Rig {
     }
 
     fn fetch_of(&mut self, group: &str, of: Option<Vec<(String, i32)>>, require_stable: bool) -> Vec<FetchedOffset> {
-        let fetch = FetchOffsets { group: group.into(), partitions: of, require_stable };
+        let partitions = of.map(|of| of.into_iter().map(|(topic, partition)| (topic.into(), partition)).collect());
+        let fetch = FetchOffsets { group: group.into(), partitions, require_stable };
         let ticket = self.ask(Request::FetchOffsets(fetch));
         match self.answer(ticket) {
             Answer::Offsets(Ok(offsets)) => offsets,

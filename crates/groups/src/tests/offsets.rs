@@ -285,3 +285,24 @@ fn a_deleted_topic_takes_its_offsets_along() {
     rig.input(Input::TopicDeleted("books".into()));
     assert_eq!(rig.offset("g", false), Ok(None));
 }
+
+/// A request may name a topic of 32 KiB once and a million partitions of it: to copy that for each took 32 GiB.
+#[test]
+fn the_names_of_topics_are_shared_between_what_is_asked_and_what_is_told() {
+    let mut rig = Rig::new();
+    rig.commit(Commit { member: anonymous("g"), transaction: None, offsets: books(3) }).unwrap();
+    let names: [std::sync::Arc<str>; 2] = ["books".into(), "x".repeat(30_000).into()];
+    let partitions: Vec<_> =
+        (0..1_000).flat_map(|partition| names.iter().map(move |name| (name.clone(), partition))).collect();
+    let fetch = FetchOffsets { group: "g".into(), partitions: Some(partitions.clone()), require_stable: true };
+    let ticket = rig.ask(Request::FetchOffsets(fetch));
+    let Answer::Offsets(Ok(told)) = rig.answer(ticket) else { panic!("offsets are due") };
+    assert_eq!(told.len(), partitions.len());
+    for (asked, told) in partitions.iter().zip(&told) {
+        assert!(std::sync::Arc::ptr_eq(&asked.0, &told.topic));
+        let committed = told.offset.as_ref().unwrap().as_ref().map(|value| value.offset);
+        assert_eq!((told.partition, committed), (asked.1, (asked.1 == 0 && *asked.0 == *"books").then_some(3)));
+    }
+    let all = rig.fetch(None, true);
+    assert_eq!(all.iter().map(|one| (&*one.topic, one.partition)).collect::<Vec<_>>(), [("books", 0)]);
+}

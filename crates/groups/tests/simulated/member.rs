@@ -106,7 +106,7 @@ impl Member {
                 assignments: assignments.clone(),
             }),
             Doing::Fetch => {
-                let partitions = self.mine.iter().map(|&partition| ("books".to_owned(), partition));
+                let partitions = self.mine.iter().map(|&partition| ("books".into(), partition));
                 Request::FetchOffsets(FetchOffsets {
                     group: "g".into(),
                     partitions: Some(partitions.collect()),

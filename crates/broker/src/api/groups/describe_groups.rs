@@ -1,5 +1,7 @@
 //! DescribeGroups (15).
 
+use std::collections::BTreeSet;
+
 use highwater_groups::{Answer, GroupDescription, Refused, Request};
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse, GroupId};
@@ -13,7 +15,9 @@ const GROUP_NOT_FOUND_SINCE: i16 = 6;
 
 pub(crate) async fn handle(context: &RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse {
     let mut response = DescribeGroupsResponse::default();
-    for group in request.groups {
+    // Each is told of once, however often it is named: what is told may be very much longer than a name.
+    let mut seen = BTreeSet::new();
+    for group in request.groups.into_iter().filter(|group| seen.insert(group.clone())) {
         let described = match super::ask(context, Request::Describe(group.to_string())).await {
             Answer::Described(described) => described,
             _ => Err(Refused::CoordinatorNotAvailable),

@@ -1,11 +1,15 @@
 //! OffsetFetch (9).
 
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
 use highwater_groups::{Answer, FetchOffsets, FetchedOffset, Refused, Request};
 use kafka_protocol::messages::offset_fetch_response::{
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 };
-use kafka_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
+use kafka_protocol::messages::{GroupId, OffsetFetchRequest, OffsetFetchResponse};
+use kafka_protocol::protocol::StrBytes;
 
 use super::super::RequestContext;
 use super::{string, text, topic_name};
@@ -17,38 +21,62 @@ const SEVERAL_SINCE: i16 = 8;
 const GROUP_ERROR_SINCE: i16 = 2;
 
 /// By topic, in the order of the request.
-type ByTopic = Vec<(String, Vec<FetchedOffset>)>;
+type ByTopic = Vec<(Arc<str>, Vec<FetchedOffset>)>;
+
+/// What was asked of a group. Each of its offsets is told once, however often it is named, and all of them at once: what is
+/// told of one may be a thousand times as long as what names it.
+#[derive(Default)]
+struct Asked {
+    all: bool,
+    partitions: HashMap<Arc<str>, BTreeSet<i32>>,
+}
+
+impl Asked {
+    /// What of that was not asked yet; `None` for all there is.
+    fn news(&mut self, topics: Option<Vec<(StrBytes, Vec<i32>)>>) -> Option<Vec<(Arc<str>, i32)>> {
+        let Some(topics) = topics else {
+            return if std::mem::replace(&mut self.all, true) { Some(Vec::new()) } else { None };
+        };
+        let mut news = Vec::new();
+        for (name, partitions) in topics {
+            let topic: Arc<str> = match self.partitions.get_key_value(name.as_str()) {
+                Some((topic, _)) => Arc::clone(topic),
+                None => name.as_str().into(),
+            };
+            let asked = self.partitions.entry(Arc::clone(&topic)).or_default();
+            let new = partitions.into_iter().filter(|partition| asked.insert(*partition));
+            news.extend(new.map(|partition| (Arc::clone(&topic), partition)));
+        }
+        Some(news)
+    }
+}
 
 pub(crate) async fn handle(context: &RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse {
     let require_stable = request.require_stable;
     if context.version >= SEVERAL_SINCE {
         let mut response = OffsetFetchResponse::default();
+        let mut groups: HashMap<GroupId, Asked> = HashMap::new();
         for group in request.groups {
-            let topics = group.topics.map(|topics| {
-                topics.into_iter().map(|topic| (topic.name.to_string(), topic.partition_indexes)).collect()
-            });
-            let asked = fetch(text(group.group_id.0.clone()), topics, require_stable);
+            let topics = group
+                .topics
+                .map(|topics| topics.into_iter().map(|topic| (topic.name.0, topic.partition_indexes)).collect());
+            let is_first = !groups.contains_key(&group.group_id);
+            let partitions = groups.entry(group.group_id.clone()).or_default().news(topics);
+            if !is_first && partitions.as_ref().is_some_and(Vec::is_empty) {
+                continue;
+            }
+            let asked = FetchOffsets { group: text(group.group_id.0.clone()), partitions, require_stable };
             response.groups.push(answer_group(group.group_id, fetched(context, asked).await));
         }
         return response;
     }
-    let topics = request
-        .topics
-        .map(|topics| topics.into_iter().map(|topic| (topic.name.to_string(), topic.partition_indexes)).collect());
+    let topics =
+        request.topics.map(|topics| topics.into_iter().map(|topic| (topic.name.0, topic.partition_indexes)).collect());
     // In the versions before that null was not known, an empty list is one.
-    let asked = fetch(text(request.group_id.0), topics, require_stable);
+    let partitions = Asked::default().news(topics);
+    let asked = FetchOffsets { group: text(request.group_id.0), partitions, require_stable };
     let partitions = asked.partitions.clone().unwrap_or_default();
     answer(partitions, fetched(context, asked).await, context.version)
-}
-
-fn fetch(group: String, topics: Option<Vec<(String, Vec<i32>)>>, require_stable: bool) -> FetchOffsets {
-    let partitions = topics.map(|topics| {
-        let each = topics
-            .into_iter()
-            .flat_map(|(topic, partitions)| partitions.into_iter().map(move |partition| (topic.clone(), partition)));
-        each.collect()
-    });
-    FetchOffsets { group, partitions, require_stable }
 }
 
 async fn fetched(context: &RequestContext, asked: FetchOffsets) -> Result<ByTopic, Refused> {
@@ -62,8 +90,10 @@ fn by_topic(offsets: Vec<FetchedOffset>) -> ByTopic {
     let mut topics = ByTopic::new();
     for offset in offsets {
         match topics.last_mut() {
-            Some((topic, partitions)) if *topic == offset.topic => partitions.push(offset),
-            _ => topics.push((offset.topic.clone(), vec![offset])),
+            Some((topic, partitions)) if Arc::ptr_eq(topic, &offset.topic) || *topic == offset.topic => {
+                partitions.push(offset);
+            }
+            _ => topics.push((Arc::clone(&offset.topic), vec![offset])),
         }
     }
     topics
@@ -78,10 +108,7 @@ fn told(offset: Result<Option<highwater_groups::records::OffsetValue>, Refused>)
     }
 }
 
-fn answer_group(
-    group: kafka_protocol::messages::GroupId,
-    fetched: Result<ByTopic, Refused>,
-) -> OffsetFetchResponseGroup {
+fn answer_group(group: GroupId, fetched: Result<ByTopic, Refused>) -> OffsetFetchResponseGroup {
     let response = OffsetFetchResponseGroup::default().with_group_id(group);
     let topics = match fetched {
         Ok(topics) => topics,
@@ -102,7 +129,7 @@ fn answer_group(
     response.with_topics(topics.collect())
 }
 
-fn answer(asked: Vec<(String, i32)>, fetched: Result<ByTopic, Refused>, version: i16) -> OffsetFetchResponse {
+fn answer(asked: Vec<(Arc<str>, i32)>, fetched: Result<ByTopic, Refused>, version: i16) -> OffsetFetchResponse {
     let (code_of_group, topics) = match fetched {
         Ok(topics) => (0, topics),
         Err(why) if version >= GROUP_ERROR_SINCE => (why.code(), ByTopic::new()),
@@ -149,7 +176,7 @@ mod tests {
         let one = |partition, offset| FetchedOffset { topic: "books".into(), partition, offset };
         let elsewhere = |topic: &str| FetchedOffset { topic: topic.into(), partition: 0, offset: Ok(None) };
         let in_turn = by_topic(vec![elsewhere("zoo"), elsewhere("books"), elsewhere("zoo")]);
-        assert_eq!(in_turn.iter().map(|(topic, _)| topic.as_str()).collect::<Vec<_>>(), ["zoo", "books", "zoo"]);
+        assert_eq!(in_turn.iter().map(|(topic, _)| &**topic).collect::<Vec<_>>(), ["zoo", "books", "zoo"]);
         let offsets = vec![one(0, Ok(Some(value))), one(1, Ok(None)), one(2, Err(Refused::UnstableOffsetCommit))];
         for version in 1..8 {
             let response = answer(Vec::new(), Ok(by_topic(offsets.clone())), version);
@@ -174,5 +201,31 @@ mod tests {
             assert_eq!((groups[0].topics[0].partitions.len(), groups[1].error_code), (3, 16));
             encodes(ApiKey::OffsetFetch, &OffsetFetchResponse::default().with_groups(groups), version);
         }
+    }
+
+    #[test]
+    fn what_is_named_many_times_is_asked_once() {
+        let topics = |of: &[(&str, &[i32])]| {
+            Some(of.iter().map(|&(topic, partitions)| (name(topic), partitions.to_vec())).collect::<Vec<_>>())
+        };
+        let told = |news: Option<Vec<(Arc<str>, i32)>>| {
+            news.map(|news| {
+                news.into_iter().map(|(topic, partition)| (topic.to_string(), partition)).collect::<Vec<_>>()
+            })
+        };
+        let one = |topic: &str, partition| (topic.to_owned(), partition);
+        let mut asked = Asked::default();
+        let in_turn = topics(&[("zoo", &[1, 0, 1]), ("books", &[0]), ("zoo", &[0, 2])]);
+        let expected = vec![one("zoo", 1), one("zoo", 0), one("books", 0), one("zoo", 2)];
+        assert_eq!(told(asked.news(in_turn.clone())), Some(expected));
+        assert_eq!(told(asked.news(in_turn)), Some(Vec::new()));
+        assert_eq!(told(asked.news(topics(&[("books", &[0, 7])]))), Some(vec![one("books", 7)]));
+        assert_eq!((told(asked.news(None)), told(asked.news(None))), (None, Some(Vec::new())));
+        // However many partitions there are of it, a name is there once.
+        let long = "x".repeat(30_000);
+        let many: Vec<i32> = (0..1_000).collect();
+        let news = asked.news(topics(&[(&long, &many), (&long, &[-1])])).unwrap();
+        assert_eq!(news.len(), 1_001);
+        assert!(news.iter().all(|(topic, _)| Arc::ptr_eq(topic, &news[0].0)));
     }
 }

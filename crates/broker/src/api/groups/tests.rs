@@ -9,7 +9,10 @@ use highwater_storage::{BatchBuilder, BatchView, Codec, Offset, ReadLimit, Recor
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
+use kafka_protocol::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
+use kafka_protocol::messages::offset_fetch_response::OffsetFetchResponseGroup;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
@@ -151,8 +154,10 @@ async fn a_group_outlives_its_coordinators_process() {
     let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
     assert_eq!(committed(&broker).await, Some(17));
     assert_eq!(heartbeat(&broker, &id, 1).await, 0, "it was told its assignment, so it has it");
-    let request = DescribeGroupsRequest::default().with_groups(vec![name("g").into(), name("none").into()]);
+    let named = ["g", "none", "g", "none", "g"].map(|group| name(group).into()).to_vec();
+    let request = DescribeGroupsRequest::default().with_groups(named);
     let described = describe_groups::handle(&context(&broker, 6), request).await;
+    assert_eq!(described.groups.len(), 2, "each once");
     let group = &described.groups[0];
     assert_eq!((group.group_state.as_str(), group.protocol_data.as_str()), ("Stable", "range"));
     assert_eq!(&group.members[0].member_assignment[..], b"everything");
@@ -172,6 +177,49 @@ async fn a_group_outlives_its_coordinators_process() {
     broker.shutdown().await.unwrap();
     let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
     assert_eq!(committed(&broker).await, None, "it stays deleted");
+}
+
+/// What is told of one is a thousand times as long as what names it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offsets_that_are_named_many_times_are_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start_embedded(config(dir.path())).await.unwrap();
+    make(broker.cluster(), "books", 1, 1).await;
+    find(&broker).await;
+    assert_eq!(committed(&broker).await, None, "it has loaded");
+    assert_eq!(commit(&broker, "", -1, 17).await, 0);
+    let topics = |partitions: &[i32]| {
+        let topic = OffsetFetchRequestTopics::default().with_name(topic_name("books"));
+        vec![topic.clone().with_partition_indexes(partitions.to_vec()), topic.with_partition_indexes(vec![0])]
+    };
+    let group =
+        |group: &str, topics| OffsetFetchRequestGroup::default().with_group_id(name(group).into()).with_topics(topics);
+    let groups = vec![
+        group("g", Some(topics(&[0, 1, 0]))),
+        group("g", None),
+        group("nobody's", Some(Vec::new())),
+        group("g", None),
+        group("g", Some(topics(&[1, 2]))),
+        group("g", Some(topics(&[0]))),
+    ];
+    let request = OffsetFetchRequest::default().with_groups(groups);
+    let told = offset_fetch::handle(&context(&broker, 9), request).await.groups;
+    let offsets = |group: &OffsetFetchResponseGroup| -> Vec<(i32, i64)> {
+        let partitions = group.topics.iter().flat_map(|topic| &topic.partitions);
+        partitions.map(|one| (one.partition_index, one.committed_offset)).collect()
+    };
+    let told: Vec<_> = told.iter().map(|group| (group.group_id.as_str(), offsets(group))).collect();
+    let expected =
+        [("g", vec![(0, 17), (1, -1)]), ("g", vec![(0, 17)]), ("nobody's", Vec::new()), ("g", vec![(2, -1)])];
+    assert_eq!(told, expected);
+    for version in [1, 7] {
+        let topic = OffsetFetchRequestTopic::default().with_name(topic_name("books"));
+        let topics = vec![topic.clone().with_partition_indexes(vec![0, 1, 0]), topic.with_partition_indexes(vec![0])];
+        let request = OffsetFetchRequest::default().with_group_id(name("g").into()).with_topics(Some(topics));
+        let told = offset_fetch::handle(&context(&broker, version), request).await.topics;
+        let told: Vec<_> = told[0].partitions.iter().map(|one| (one.partition_index, one.committed_offset)).collect();
+        assert_eq!(told, [(0, 17), (1, -1)]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
 //! DescribeTransactions (65).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use highwater_groups::transactions::{TransactionAnswer, TransactionDescription, TransactionRequest};
 use kafka_protocol::messages::describe_transactions_response::{TopicData, TransactionState};
@@ -17,7 +17,9 @@ pub(crate) async fn handle(
     request: DescribeTransactionsRequest,
 ) -> DescribeTransactionsResponse {
     let mut states = Vec::with_capacity(request.transactional_ids.len());
-    for id in request.transactional_ids {
+    // Each is told of once, however often it is named: its partitions may be many.
+    let mut seen = BTreeSet::new();
+    for id in request.transactional_ids.into_iter().filter(|id| seen.insert(id.clone())) {
         let id = id.to_string();
         let described = match transactions::ask(&context.broker, &id, TransactionRequest::Describe(id.clone())).await {
             TransactionAnswer::Described(described) => described.map_err(|why| why.code()),
