@@ -95,6 +95,8 @@ pub(crate) async fn handle(context: &RequestContext, request: FetchRequest) -> R
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0),
         until: Instant::now() + Duration::from_millis(wait_ms),
     };
+    // With its frame, which nobody needs while records are waited for: what is kept of it was copied.
+    drop(request);
     let served = fetches::serve::<Hosted>(wanted, limits, &services.readers).await;
     for (place, served) in places.into_iter().zip(served) {
         if let Some(part) = parts.get_mut(place) {

@@ -432,6 +432,8 @@ impl Reply {
 }
 
 #[cfg(test)]
+mod frame_tests;
+#[cfg(test)]
 mod socket_tests;
 #[cfg(test)]
 pub(crate) mod tests;

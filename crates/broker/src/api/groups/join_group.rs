@@ -19,8 +19,18 @@ const NULL_PROTOCOL_SINCE: i16 = 7;
 const SKIPPED_ASSIGNMENTS_SINCE: i16 = 9;
 
 pub(crate) async fn handle(context: &RequestContext, request: JoinGroupRequest) -> JoinGroupResponse {
+    let join = read(context, request);
+    match super::ask(context, Request::Join(join)).await {
+        Answer::Join(joined) => answer(joined, context.version),
+        _ => JoinGroupResponse::default().with_error_code(-1),
+    }
+}
+
+/// What is asked, in memory of its own: the frame goes with the request, before the member waits for the others, which may
+/// take minutes.
+fn read(context: &RequestContext, request: JoinGroupRequest) -> Join {
     let version = context.version;
-    let join = Join {
+    Join {
         group: text(request.group_id.0),
         member_id: text(request.member_id),
         group_instance_id: optional(request.group_instance_id),
@@ -31,7 +41,6 @@ pub(crate) async fn handle(context: &RequestContext, request: JoinGroupRequest) 
         session_timeout_ms: request.session_timeout_ms,
         rebalance_timeout_ms: if version >= 1 { request.rebalance_timeout_ms } else { request.session_timeout_ms },
         protocol_type: text(request.protocol_type),
-        // Copied: a member is kept for long, and would keep its frame with it.
         protocols: request
             .protocols
             .into_iter()
@@ -39,10 +48,6 @@ pub(crate) async fn handle(context: &RequestContext, request: JoinGroupRequest) 
             .collect(),
         requires_known_member_id: version >= KNOWN_MEMBER_IDS_SINCE,
         supports_skipping_assignment: version >= SKIPPED_ASSIGNMENTS_SINCE,
-    };
-    match super::ask(context, Request::Join(join)).await {
-        Answer::Join(joined) => answer(joined, version),
-        _ => JoinGroupResponse::default().with_error_code(-1),
     }
 }
 

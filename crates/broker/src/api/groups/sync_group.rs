@@ -14,17 +14,21 @@ pub(crate) async fn handle(context: &RequestContext, request: SyncGroupRequest) 
     if context.version >= PROTOCOL_SINCE && (request.protocol_type.is_none() || request.protocol_name.is_none()) {
         return answer(Err(Refused::InconsistentGroupProtocol), context.version);
     }
+    match super::ask(context, Request::Sync(read(request))).await {
+        Answer::Sync(synced) => answer(synced, context.version),
+        _ => SyncGroupResponse::default().with_error_code(-1),
+    }
+}
+
+/// What is asked, in memory of its own: assignments are kept for as long as the generation lives, and who waits for one does
+/// so without its frame.
+fn read(request: SyncGroupRequest) -> Sync {
     let given = request.assignments.into_iter();
-    let sync = Sync {
+    Sync {
         member: member_at(request.group_id.0, request.member_id, request.group_instance_id, request.generation_id),
         protocol_type: optional(request.protocol_type),
         protocol: optional(request.protocol_name),
-        // Copied: they are kept for as long as the generation lives, the frame is not.
         assignments: given.map(|one| (text(one.member_id), Bytes::copy_from_slice(&one.assignment))).collect(),
-    };
-    match super::ask(context, Request::Sync(sync)).await {
-        Answer::Sync(synced) => answer(synced, context.version),
-        _ => SyncGroupResponse::default().with_error_code(-1),
     }
 }
 
