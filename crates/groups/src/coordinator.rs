@@ -542,10 +542,3 @@ fn remove_group(group: &mut Group, step: &mut Step<'_>, ticket: Option<Ticket>) 
     let record = Record { key: OffsetsKey::Group(group.id.clone()).encode(), value: None };
     step.append(None, vec![record], Purpose::DeletedGroup { group: group.id.clone(), ticket });
 }
-
-impl GroupListing {
-    /// Whether it is in one of these states; an empty list is all (version 4 of ListGroups). Names are Kafka's, in any case.
-    pub fn is_in(&self, states: &[String]) -> bool {
-        states.is_empty() || states.iter().any(|state| state.eq_ignore_ascii_case(self.state.name()))
-    }
-}

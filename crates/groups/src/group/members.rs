@@ -19,7 +19,7 @@ pub(crate) struct Member {
     pub(crate) client_host: String,
     pub(crate) session_timeout_ms: i32,
     pub(crate) rebalance_timeout_ms: i32,
-    protocols: Vec<(String, Bytes)>,
+    protocols: Protocols,
     pub(crate) assignment: Bytes,
     /// Its JoinGroup that waits.
     pub(crate) joining: Option<Ticket>,
@@ -31,6 +31,34 @@ pub(crate) struct Member {
     pub(crate) number: u64,
 }
 
+/// How a member would do it, dearest first, and in the order of names beside: a request may list thirty thousand of them, and to
+/// search those of each member for each of another's would hold all groups up.
+#[derive(Clone, Debug, Default)]
+struct Protocols {
+    all: Vec<(String, Bytes)>,
+    /// Places in `all`, by name; of one that is there twice the first comes first.
+    by_name: Vec<u32>,
+}
+
+impl Protocols {
+    fn new(all: Vec<(String, Bytes)>) -> Self {
+        let mut by_name: Vec<u32> = (0..).take(all.len()).collect();
+        by_name.sort_by_key(|&place| all.get(place as usize).map(|(name, _)| name));
+        Self { all, by_name }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|(name, _)| name.as_str())
+    }
+
+    fn find(&self, name: &str) -> Option<&Bytes> {
+        let at = |place: u32| self.all.get(place as usize);
+        let found = self.by_name.partition_point(|&place| at(place).is_some_and(|(other, _)| other.as_str() < name));
+        let (other, metadata) = at(*self.by_name.get(found)?)?;
+        (other == name).then_some(metadata)
+    }
+}
+
 impl Member {
     pub(super) fn new(id: String, join: &Join, number: u64) -> Self {
         Self {
@@ -40,7 +68,7 @@ impl Member {
             client_host: join.client_host.clone(),
             session_timeout_ms: join.session_timeout_ms,
             rebalance_timeout_ms: join.rebalance_timeout_ms,
-            protocols: join.protocols.clone(),
+            protocols: Protocols::new(join.protocols.clone()),
             assignment: Bytes::new(),
             joining: None,
             syncing: None,
@@ -57,7 +85,7 @@ impl Member {
             client_host: stored.client_host,
             session_timeout_ms: stored.session_timeout_ms,
             rebalance_timeout_ms: stored.rebalance_timeout_ms,
-            protocols: vec![(protocol, stored.subscription)],
+            protocols: Protocols::new(vec![(protocol, stored.subscription)]),
             assignment: stored.assignment,
             joining: None,
             syncing: None,
@@ -70,17 +98,18 @@ impl Member {
     pub(super) fn update(&mut self, join: &Join) {
         self.session_timeout_ms = join.session_timeout_ms;
         self.rebalance_timeout_ms = join.rebalance_timeout_ms;
-        self.protocols.clone_from(&join.protocols);
+        if !self.says(join) {
+            self.protocols = Protocols::new(join.protocols.clone());
+        }
     }
 
     /// Whether it says the same of itself.
     pub(super) fn says(&self, join: &Join) -> bool {
-        self.protocols == join.protocols
+        self.protocols.all == join.protocols
     }
 
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
-        let found = self.protocols.iter().find(|(name, _)| name == protocol);
-        found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
+        self.protocols.find(protocol).cloned().unwrap_or_default()
     }
 
     pub(super) fn session_timeout_ms(&self) -> u64 {
@@ -88,7 +117,7 @@ impl Member {
     }
 
     fn speaks(&self, protocol: &str) -> bool {
-        self.protocols.iter().any(|(name, _)| name == protocol)
+        self.protocols.find(protocol).is_some()
     }
 }
 
@@ -160,19 +189,18 @@ impl Group {
         let common: BTreeSet<&str> = self
             .members
             .values()
-            .flat_map(|member| member.protocols.iter().map(|(name, _)| name.as_str()))
+            .flat_map(|member| member.protocols.names())
             .filter(|name| self.members.values().all(|member| member.speaks(name)))
             .collect();
         let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
         for member in self.members.values() {
-            if let Some((name, _)) = member.protocols.iter().find(|(name, _)| common.contains(name.as_str())) {
+            if let Some(name) = member.protocols.names().find(|name| common.contains(name)) {
                 *votes.entry(name).or_default() += 1;
             }
         }
         let most = votes.values().copied().max()?;
         let first = self.members.values().min_by_key(|member| member.number)?;
-        let favourite = first.protocols.iter().find(|(name, _)| votes.get(name.as_str()) == Some(&most));
-        favourite.map(|(name, _)| name.clone())
+        first.protocols.names().find(|name| votes.get(name) == Some(&most)).map(str::to_owned)
     }
 
     /// Takes a member out, and answers what it has waiting.

@@ -376,3 +376,34 @@ fn whoever_joins_while_a_group_is_deleted_does_not_go_with_it() {
     rig.passes_ms(3_000);
     assert_eq!(rig.joined(ticket).generation, 1);
 }
+
+/// As many as a request may list. To compare each with each of every other member took minutes, in which no group of the
+/// coordinator was served.
+#[test]
+fn members_that_could_do_it_in_very_many_ways_find_the_one_that_all_can() {
+    let mut rig = Rig::new();
+    let (members, ways) = (6, 30_000);
+    let all = |number: usize| Join {
+        protocols: (0..ways)
+            .map(|way| (format!("{number} {way}"), Bytes::new()))
+            .chain([("all".to_owned(), Bytes::from(number.to_string())), ("all".to_owned(), Bytes::new())])
+            .collect(),
+        requires_known_member_id: false,
+        fresh_id: number.to_string(),
+        ..join("app")
+    };
+    let mut waiting = vec![rig.ask(Request::Join(all(0)))];
+    let first = rig.joined(waiting.remove(0));
+    assert_eq!((first.protocol.as_str(), first.members.len()), ("0 0", 1));
+    waiting.extend((1..members).map(|number| rig.ask(Request::Join(all(number)))));
+    // It joins again, since others have come.
+    waiting.push(rig.ask(Request::Join(Join { member_id: first.member_id.clone(), ..all(0) })));
+    let told: Vec<_> = waiting.into_iter().map(|ticket| rig.joined(ticket)).collect();
+    assert!(told.iter().all(|joined| joined.protocol == "all"));
+    let leader = told.iter().find(|joined| joined.member_id == first.member_id).unwrap();
+    let metadata: Vec<_> = leader.members.iter().map(|member| member.metadata.clone()).collect();
+    assert_eq!(metadata, ["0", "1", "2", "3", "4", "5"].map(Bytes::from), "the first of a name counts");
+    let other = Join { protocols: vec![("3 7".to_owned(), Bytes::new())], ..all(9) };
+    let refused = rig.ask(Request::Join(other));
+    assert_eq!(rig.join_refused(refused), Refused::InconsistentGroupProtocol);
+}

@@ -1,5 +1,7 @@
 //! ListTransactions (66): the transactional ids that this broker coordinates.
 
+use std::collections::BTreeSet;
+
 use highwater_groups::records::TransactionStatus;
 use highwater_groups::transactions::{
     TransactionAnswer, TransactionDescription, TransactionRefused, TransactionRequest,
@@ -41,12 +43,15 @@ fn answer(
     let named = request.state_filters.iter().map(|name| (name, TransactionStatus::named(name)));
     let (known, unknown): (Vec<_>, Vec<_>) = named.partition(|(_, status)| status.is_some());
     let unknown = unknown.into_iter().map(|(name, _)| StrBytes::from_string(name.to_string())).collect();
-    let statuses: Vec<_> = known.into_iter().filter_map(|(_, status)| status).collect();
-    let producers = &request.producer_id_filters;
+    // Looked up, not searched: a request may name half a million of them, and be asked of as many transactional ids.
+    let mut statuses: Vec<_> = known.into_iter().filter_map(|(_, status)| status).collect();
+    statuses.sort_unstable_by_key(|&status| status as i8);
+    statuses.dedup();
+    let producers: BTreeSet<i64> = request.producer_id_filters.iter().map(|id| id.0).collect();
     let goes_in = |one: &TransactionDescription| {
         let runs_ms = now_ms.saturating_sub(one.start_timestamp_ms);
         one.status != TransactionStatus::Dead
-            && (producers.is_empty() || producers.iter().any(|id| id.0 == one.producer.id))
+            && (producers.is_empty() || producers.contains(&one.producer.id))
             && (request.state_filters.is_empty() || statuses.contains(&one.status))
             && (request.duration_filter < 0 || runs_ms > request.duration_filter)
             && pattern.as_ref().is_none_or(|pattern| pattern.is_match(&one.id))
