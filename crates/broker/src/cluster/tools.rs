@@ -283,7 +283,10 @@ mod tests {
         // Nobody here replicates, so that it stays under way.
         let cancel = async {
             let mut images = members[1].changes();
-            let begun = images.wait_for(|image| image.topic("t").unwrap().partitions[0].reassignment.is_under_way());
+            // It may not have heard of the topic yet.
+            let begun = images.wait_for(|image| {
+                image.topic("t").is_some_and(|topic| topic.partitions[0].reassignment.is_under_way())
+            });
             begun.await.unwrap();
             let back = BTreeMap::from([(0, Move::Cancel)]);
             members[1].reassign("t", &back, FactorChange::Allowed).await.unwrap();
