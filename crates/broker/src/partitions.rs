@@ -383,6 +383,8 @@ impl Partitions {
                 }
                 None => match self.create(topic, &of) {
                     Some(hosted) => {
+                        known.reported.remove(&of);
+                        self.services.report_online(&of);
                         tell_registration(&hosted, None, known.registration.unwrap_or(Registration::Unregistered));
                         hosted.submit(Command::LiveBrokers(live_for(image, &known.live, topic.id, number)));
                         hosted

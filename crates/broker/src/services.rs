@@ -107,7 +107,18 @@ impl Services {
     /// Tells the controller that this broker's replica has failed, so that another one leads.
     pub(crate) fn report_offline(self: &Arc<Self>, of: TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) {
         let Some(cluster) = self.cluster().cloned() else { return };
-        self.spawn(async move { cluster.report_offline(&of, topic_id, leader_epoch).await });
+        // In the order in which it is found out; only the writing may wait.
+        if cluster.note_offline(&of, topic_id, leader_epoch) {
+            self.spawn(async move { cluster.announce_replicas().await });
+        }
+    }
+
+    /// Tells the controller that this broker has a log again where it had told of a failed one.
+    pub(crate) fn report_online(self: &Arc<Self>, of: &TopicPartition) {
+        let Some(cluster) = self.cluster().cloned() else { return };
+        if cluster.note_online(of) {
+            self.spawn(async move { cluster.announce_replicas().await });
+        }
     }
 
     /// Tells the controller how far the log of this broker's doubtful replica goes.

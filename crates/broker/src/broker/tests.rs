@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use highwater_replication::{BrokerEpoch, Partition, PartitionState, Role, Versioned};
@@ -6,7 +6,7 @@ use highwater_storage::lock::lock_directory;
 use highwater_storage::{LeaderEpoch, Log, LogOptions, OpenHints, TopicId};
 
 use super::*;
-use crate::cluster::{Intent, NewTopic, PartitionImage, TopicImage};
+use crate::cluster::{FactorChange, Intent, Move, NewTopic, PartitionImage, TopicImage};
 
 const MARKER: &str = ".kafka_cleanshutdown";
 
@@ -56,6 +56,17 @@ async fn leads(broker: &Broker, of: &TopicPartition) {
     tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it leads");
 }
 
+async fn in_sync(broker: &Broker, of: &TopicPartition, replicas: &[i32]) {
+    let wanted: BTreeSet<BrokerId> = replicas.iter().copied().map(BrokerId).collect();
+    let is_so = |image: &Arc<MetadataImage>| {
+        let known = image.partition(of).map(|known| known.state.value.isr.iter().copied().collect::<BTreeSet<_>>());
+        known.as_ref() == Some(&wanted)
+    };
+    let mut changes = broker.cluster().changes();
+    let seen = tokio::time::timeout(Duration::from_secs(30), changes.wait_for(is_so)).await;
+    assert!(seen.is_ok_and(|seen| seen.is_ok()), "never in sync: {replicas:?}");
+}
+
 /// Whoever leads a partition and cannot go on with it gives it up, and says so in its directory too: the log was not
 /// closed in order, so the next start must not take it for whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,6 +90,46 @@ async fn a_partition_that_panics_is_led_elsewhere_and_the_stop_is_not_clean() {
     assert!(!dir.path().join("1").join(MARKER).exists());
     second.shutdown().await.expect("a clean stop");
     assert!(dir.path().join("2").join(MARKER).exists());
+}
+
+/// What was told of a replica that failed ends with it: one that is made in its place, by the same process, joins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_failed_and_is_made_anew_is_in_sync_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = EmbeddedStore::in_memory();
+    let mut brokers = Vec::new();
+    for id in [1, 2] {
+        let session = Arc::new(store.session(30_000));
+        brokers.push(Broker::start(config(id, dir.path()), session).await.expect("it starts"));
+    }
+    let (second, first) = (brokers.pop().expect("two"), brokers.pop().expect("two"));
+    let both = |image: &Arc<MetadataImage>| image.brokers.len() == 2;
+    first.cluster().changes().wait_for(both).await.expect("an image");
+    let of = make_topic(&first, &[1, 2]).await;
+    leads(&first, &of).await;
+    // A first log fails, and so does the one that took its place.
+    for _ in 0..2 {
+        in_sync(&first, &of, &[1, 2]).await;
+        let hosted = second.shared.partitions.get(&of).expect("hosted");
+        assert_eq!(hosted.ask(|_, _| panic!("on purpose")).await, None::<()>);
+        in_sync(&first, &of, &[1]).await;
+        for replicas in [&[1][..], &[1, 2]] {
+            let to = Move::To(replicas.iter().copied().map(BrokerId).collect());
+            let moved = first.cluster().reassign("t", &BTreeMap::from([(0, to)]), FactorChange::Allowed).await;
+            assert!(moved.is_ok_and(|each| each[&0].is_ok()));
+            let done = |image: &Arc<MetadataImage>| {
+                image
+                    .partition(&of)
+                    .is_some_and(|known| !known.reassignment.is_under_way() && known.assignment.len() == replicas.len())
+            };
+            let mut changes = first.cluster().changes();
+            let seen = tokio::time::timeout(Duration::from_secs(30), changes.wait_for(done)).await;
+            assert!(seen.is_ok_and(|seen| seen.is_ok()), "the replicas are not {replicas:?}");
+        }
+    }
+    in_sync(&first, &of, &[1, 2]).await;
+    first.shutdown().await.expect("a clean stop");
+    second.shutdown().await.expect("a clean stop");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -160,8 +160,8 @@ pub(super) struct Shared {
     pub(super) registration: watch::Sender<Registration>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) producer_ids: ProducerIds,
-    /// Announcements of failed replicas, by path: made again in each new session.
-    offline: Mutex<BTreeMap<String, Bytes>>,
+    /// Announcements of failed replicas, by path: made again in each new session. `None` is one that is to be withdrawn.
+    offline: Mutex<BTreeMap<String, Option<Bytes>>>,
     announcing: tokio::sync::Mutex<()>,
     /// What is still to be told of the ends of this broker's logs, by path.
     ends: Mutex<BTreeMap<String, Bytes>>,
@@ -170,16 +170,20 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn offline(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
+    fn offline(&self) -> MutexGuard<'_, BTreeMap<String, Option<Bytes>>> {
         self.offline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the announcements that this session has not made yet.
+    /// Makes the announcements that this session has not made yet, and withdraws those that do not hold any more.
     pub(super) async fn announce_offline(&self) -> Result<(), StoreFailure> {
         // One at a time, or an old announcement could replace a newer one.
         let _turn = self.announcing.lock().await;
         let announcements = self.offline().clone();
         for (path, data) in announcements {
+            let Some(data) = data else {
+                self.withdraw(&path).await?;
+                continue;
+            };
             let announce = Op::CreateEphemeral { path: path.clone(), data: data.clone() };
             match self.store.commit(vec![announce.clone()]).await {
                 Ok(_) => {}
@@ -194,6 +198,21 @@ impl Shared {
                 }
                 Err(error) => return Err(error.into()),
             }
+        }
+        Ok(())
+    }
+
+    async fn withdraw(&self, path: &str) -> Result<(), StoreFailure> {
+        match self.store.commit(vec![Op::Delete { path: path.to_owned(), version: None }]).await {
+            Ok(_) => {}
+            // It went with the session that it was made in, or never came to be.
+            Err(error) if error.cause == CommitCause::Missing => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut announcements = self.offline();
+        // Unless the replica has failed again meanwhile.
+        if announcements.get(path) == Some(&None) {
+            announcements.remove(path);
         }
         Ok(())
     }
@@ -437,16 +456,30 @@ impl ClusterHandle {
         }
     }
 
-    /// Tells the controller that this broker's replica of a partition has failed (its log is closed): another one is
-    /// elected if it led, and it stays out of elections for as long as this process lives. A later report about a topic
-    /// of the same name takes the place of an earlier one.
-    pub async fn report_offline(&self, partition: &TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) {
+    /// Notes that this broker's replica of a partition has failed (its log is closed), for [`Self::announce_replicas`] to tell:
+    /// another one is elected if it led, and it stays out of elections and of the in-sync set until [`Self::note_online`], or for
+    /// as long as this process lives. A later note about a topic of the same name takes the place of an earlier one. False if
+    /// that was noted before.
+    pub fn note_offline(&self, partition: &TopicPartition, topic_id: TopicId, leader_epoch: LeaderEpoch) -> bool {
         let path = znodes::offline_path(self.id(), &partition.topic, partition.partition);
-        let data = znodes::encode_offline(topic_id, leader_epoch);
-        let before = self.shared.offline().insert(path, data.clone());
-        if before == Some(data) {
-            return;
+        let data = Some(znodes::encode_offline(topic_id, leader_epoch));
+        self.shared.offline().insert(path, data.clone()) != Some(data)
+    }
+
+    /// Notes that this broker has opened a log for its replica of a partition: what was said of a former one there, which has
+    /// failed, does not hold any more. False if nothing was said.
+    pub fn note_online(&self, partition: &TopicPartition) -> bool {
+        let mut offline = self.shared.offline();
+        // Most have not failed; a thousand logs are opened at a time.
+        if offline.is_empty() {
+            return false;
         }
+        let path = znodes::offline_path(self.id(), &partition.topic, partition.partition);
+        offline.get_mut(&path).is_some_and(|said| said.take().is_some())
+    }
+
+    /// Tells the controller what was noted of failed replicas.
+    pub async fn announce_replicas(&self) {
         while let Err(StoreFailure::Unavailable) = self.shared.announce_offline().await {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }

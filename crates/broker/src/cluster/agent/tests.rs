@@ -205,12 +205,18 @@ async fn a_topic_made_again_under_its_name_is_another_in_every_image() {
     }
 }
 
+/// A broker tells that its replica has failed.
+async fn fails(handle: &ClusterHandle, of: &TopicPartition, id: TopicId) {
+    assert!(handle.note_offline(of, id, highwater_storage::LeaderEpoch(0)), "that was told before");
+    handle.announce_replicas().await;
+}
+
 #[tokio::test]
 async fn a_replica_whose_log_failed_hands_over() {
     let (_store, members) = three().await;
     let id = members[0].handle.create_topic(&new_topic("t", &[&[1, 2]]), Intent::Apply).await.unwrap().id;
     see(&members[0].handle, led_by("t", 1)).await;
-    members[0].handle.report_offline(&TopicPartition::new("t", 0), id, highwater_storage::LeaderEpoch(0)).await;
+    fails(&members[0].handle, &TopicPartition::new("t", 0), id).await;
     let image = see(&members[2].handle, led_by("t", 2)).await;
     assert!(image.offline.contains(&(id, 0, BrokerId(1))));
     assert_eq!(image.staying_with_logs(id, 0).into_keys().collect::<Vec<_>>(), [2, 3].map(BrokerId));
@@ -234,12 +240,46 @@ async fn a_failed_replica_of_a_topic_made_again_hands_over_too() {
     for _ in 0..2 {
         let id = members[0].handle.create_topic(&new_topic("t", &[&[1, 2]]), Intent::Apply).await.unwrap().id;
         see(&members[0].handle, led_by("t", 1)).await;
-        members[0].handle.report_offline(&of, id, highwater_storage::LeaderEpoch(0)).await;
+        fails(&members[0].handle, &of, id).await;
         let image = see(&members[2].handle, led_by("t", 2)).await;
         assert_eq!(image.offline.iter().collect::<Vec<_>>(), [&(id, 0, BrokerId(1))]);
         members[1].handle.delete_topic(&TopicRef::Id(id)).await.unwrap();
         see(&members[0].handle, |image| image.topic("t").is_none()).await;
     }
+}
+
+/// What was said of a failed replica ends with the log that takes its place, in this session and in the next, and a failure of that
+/// one is told as well.
+#[tokio::test]
+async fn a_failed_replica_that_has_a_log_again_may_be_in_sync_and_lead() {
+    let (_store, members) = three().await;
+    let of = TopicPartition::new("t", 0);
+    let id = members[0].handle.create_topic(&new_topic("t", &[&[1, 2]]), Intent::Apply).await.unwrap().id;
+    see(&members[0].handle, led_by("t", 1)).await;
+    assert!(!members[0].handle.note_online(&of), "nothing was said of it");
+    for _ in 0..2 {
+        fails(&members[0].handle, &of, id).await;
+        see(&members[1].handle, |image| image.offline.contains(&(id, 0, BrokerId(1)))).await;
+        let image = see(&members[1].handle, led_by("t", 2)).await;
+        let led = state_of(&image, "t");
+        assert!(members[0].handle.note_online(&of));
+        members[0].handle.announce_replicas().await;
+        for member in &members {
+            see(&member.handle, |image| image.offline.is_empty()).await;
+        }
+        let alone = PartitionState { isr: vec![BrokerId(2)], ..led.value.clone() };
+        let decision = members[1].handle.propose_state(&of, id, led.version, &alone, None).await;
+        let IsrDecision::Committed(stored) = decision else { panic!("{decision:?}") };
+        let grown = PartitionState { isr: vec![BrokerId(1), BrokerId(2)], ..alone };
+        let decision = members[1].handle.propose_state(&of, id, stored.version, &grown, None).await;
+        let IsrDecision::Committed(stored) = decision else { panic!("{decision:?}") };
+        see(&members[1].handle, |image| state_of(image, "t").version == stored.version).await;
+    }
+    members[0].session.pause_heart(true);
+    see(&members[1].handle, |image| image.brokers.len() == 2).await;
+    members[0].session.pause_heart(false);
+    let image = see(&members[1].handle, |image| image.brokers.len() == 3).await;
+    assert!(image.offline.is_empty(), "{:?}", image.offline);
 }
 
 /// A controller that was deposed without noticing: its commits check an epoch that has moved on.
