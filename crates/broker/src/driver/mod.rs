@@ -80,11 +80,29 @@ impl Contact {
 
     /// Who leads a partition, asked of whichever broker answers; `first` is the one to begin with.
     pub(crate) async fn leader(&self, topic: &str, partition: i32, first: usize) -> anyhow::Result<Leader> {
+        self.leader_since(topic, partition, first, -1).await
+    }
+
+    /// The same, of those who have heard of a leader epoch: one that slept while another was elected takes itself for the leader
+    /// until the store tells it, and answers by what it had then.
+    pub(crate) async fn leader_since(
+        &self,
+        topic: &str,
+        partition: i32,
+        first: usize,
+        epoch: i32,
+    ) -> anyhow::Result<Leader> {
         let mut last = None;
         for number in 0..self.brokers.len() {
             let address = &self.brokers[(first + number) % self.brokers.len()];
             match self.leader_according_to(address, topic, partition).await {
-                Ok(leader) => return Ok(leader),
+                Ok(leader) if leader.epoch >= epoch => return Ok(leader),
+                Ok(leader) => {
+                    let known = leader.epoch;
+                    last = Some(anyhow::anyhow!(
+                        "{address} knows of epoch {known} of {topic}-{partition}, not of {epoch}"
+                    ));
+                }
                 Err(error) => last = Some(error),
             }
         }

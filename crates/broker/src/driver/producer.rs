@@ -31,6 +31,9 @@ pub(crate) struct Producer<T> {
     waiting: VecDeque<Waiting<T>>,
     answers: VecDeque<Answer>,
     leader: Option<Link>,
+    /// Of the latest leader that it has heard of. As Kafka's clients it believes in no older one again: such a one has not what
+    /// its successors have stored, and would find a gap before the next batch.
+    leader_epoch: i32,
     /// Which broker is asked for the leader first.
     asks: usize,
     resent: u64,
@@ -88,6 +91,7 @@ impl<T> Producer<T> {
             waiting: VecDeque::new(),
             answers: VecDeque::new(),
             leader: None,
+            leader_epoch: -1,
             asks,
             resent: 0,
         })
@@ -151,7 +155,8 @@ impl<T> Producer<T> {
                     None => Outcome::Again,
                 }
             }
-            // A half-sent pipeline gives this for what comes behind a gap, but not for the first that is sent.
+            // A half-sent pipeline gives this for what comes behind a gap, but not for the first that is sent. What was
+            // acknowledged before it is missing there.
             Some((ErrorCode::OutOfOrderSequenceNumber, _)) if was_fresh => {
                 self.failed(true);
                 Outcome::Refused(ErrorCode::OutOfOrderSequenceNumber)
@@ -185,7 +190,10 @@ impl<T> Producer<T> {
     /// Finds the leader and sends it all that waits, in order: it recognises what it already has.
     async fn find_leader(&mut self) -> bool {
         self.asks = self.asks.wrapping_add(1);
-        let Ok(leader) = self.contact.leader(self.topic, self.partition, self.asks).await else { return false };
+        let (contact, known) = (&self.contact, self.leader_epoch);
+        let found = contact.leader_since(self.topic, self.partition, self.asks, known).await;
+        let Ok(leader) = found else { return false };
+        self.leader_epoch = leader.epoch;
         let Ok(connection) = self.contact.connect(&leader.address).await else { return false };
         self.resent += self.waiting.len() as u64;
         self.answers = self.waiting.iter().map(|batch| self.send(&connection, &batch.bytes)).collect();
@@ -234,3 +242,6 @@ fn says_not_stored(code: ErrorCode) -> bool {
             | ErrorCode::MessageTooLarge
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -401,7 +401,10 @@ impl<'a> Reader<'a> {
 
     async fn find_leader(&mut self) -> Option<(Connection, i32)> {
         self.asks = self.asks.wrapping_add(1);
-        let leader = self.contact.leader(self.topic, self.board.partition, self.asks).await.ok()?;
+        let known = self.board.epoch.load(Ordering::Acquire);
+        let found = self.contact.leader_since(self.topic, self.board.partition, self.asks, known).await;
+        let leader = found.ok()?;
+        // Others may have heard of another meanwhile.
         if self.board.epoch.fetch_max(leader.epoch, Ordering::AcqRel) > leader.epoch {
             return None;
         }
