@@ -25,8 +25,8 @@ use crate::partitions::TopicName as Named;
 /// How long a coordinator waits until it tries again what was not written.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// In so many rounds a partition must be missing until it counts as deleted: what this broker knows of the cluster may be a
-/// little old.
+/// In so many rounds in a row a partition must be missing until it counts as deleted: what this broker knows of the cluster may
+/// be a little old.
 const MISSING_ROUNDS: u32 = 20;
 
 /// The version of WriteTxnMarkers that brokers speak among themselves.
@@ -42,10 +42,10 @@ pub(super) async fn write(at: Place<TransactionCoordinator>, ending: Ending) {
         is_abort: !commits,
     };
     let mut left: BTreeSet<Partition> = partitions.into_iter().collect();
-    let mut rounds = 0;
+    let mut missing_so_far = Missing::default();
     while !left.is_empty() {
         let (by_leader, missing) = leaders(&at.broker, &left);
-        let mut done = if rounds >= MISSING_ROUNDS { missing } else { Vec::new() };
+        let mut done = missing_so_far.deleted(missing);
         let mut rounds_of_leaders = JoinSet::new();
         for (leader, partitions) in by_leader {
             let broker = Arc::clone(&at.broker);
@@ -77,10 +77,33 @@ pub(super) async fn write(at: Place<TransactionCoordinator>, ending: Ending) {
             tracing::warn!(id, topic, partition, ?why, "a marker is refused, and left to whoever coordinates by now");
             return;
         }
-        rounds += 1;
         if !left.is_empty() {
             tokio::time::sleep(RETRY).await;
         }
+    }
+}
+
+/// In how many rounds up to the last one each partition was missing. Rounds in which it was there, and was not reached, say
+/// nothing of it: a marker that is long on its way is not to be left out for a moment in which its topic is not seen.
+#[derive(Debug, Default)]
+struct Missing {
+    rounds: BTreeMap<Partition, u32>,
+}
+
+impl Missing {
+    /// Goes on by a round in which these are missing; those of them that count as deleted.
+    fn deleted(&mut self, missing: Vec<Partition>) -> Vec<Partition> {
+        let before = std::mem::take(&mut self.rounds);
+        let mut deleted = Vec::new();
+        for of in missing {
+            let rounds = before.get(&of).map_or(1, |rounds| rounds + 1);
+            if rounds > MISSING_ROUNDS {
+                deleted.push(of);
+            } else {
+                self.rounds.insert(of, rounds);
+            }
+        }
+        deleted
     }
 }
 
@@ -196,5 +219,29 @@ fn code(why: NotMarked) -> ErrorCode {
         NotMarked::CoordinatorFenced => ErrorCode::TransactionCoordinatorFenced,
         NotMarked::NotEnoughReplicas => ErrorCode::NotEnoughReplicas,
         NotMarked::Storage => ErrorCode::KafkaStorageError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_counts_as_deleted_if_it_is_missing_in_many_rounds_in_a_row() {
+        let of = |topic: &str| (topic.to_owned(), 0);
+        let mut missing = Missing::default();
+        // Those before were rounds of a leader that was not reached.
+        for _ in 0..10 * MISSING_ROUNDS {
+            assert_eq!(missing.deleted(Vec::new()), []);
+        }
+        for _ in 0..MISSING_ROUNDS {
+            assert_eq!(missing.deleted(vec![of("books"), of("maps")]), []);
+        }
+        // It has been seen again, and begins from nothing.
+        assert_eq!(missing.deleted(vec![of("maps")]), [of("maps")]);
+        for _ in 0..MISSING_ROUNDS {
+            assert_eq!(missing.deleted(vec![of("books")]), []);
+        }
+        assert_eq!(missing.deleted(vec![of("books")]), [of("books")]);
     }
 }
