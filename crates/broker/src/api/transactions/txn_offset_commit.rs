@@ -61,17 +61,22 @@ async fn commit_offsets(context: &RequestContext, id: &str, commit: Commit) -> D
         })?;
     }
     let me = broker.config.broker_id;
+    let begins = guard.is_some() && mode == Some(Mode::Add);
     match broker.groups.ask(me, &image, &group, Request::Commit(commit), guard).await {
         Answer::Commit(done) => {
-            let done = done.map_err(code)?;
-            Ok(done.into_iter().map(|one| one.map_err(code)).collect())
+            let done = done.map_err(|why| code(why, begins))?;
+            Ok(done.into_iter().map(|one| one.map_err(|why| code(why, begins))).collect())
         }
         _ => Err(ErrorCode::UnknownServerError),
     }
 }
 
-fn code(why: Refused) -> ErrorCode {
+/// What a client is told whose group's coordinator refused. `begins` if its transaction was to begin there with these offsets.
+fn code(why: Refused, begins: bool) -> ErrorCode {
     match why {
+        // As of batches: what broke the guard may have been the marker of the transaction before, which bears the epoch of
+        // this one. Asked again it finds a guard that is whole.
+        Refused::InvalidTransactionState if begins => ErrorCode::ConcurrentTransactions,
         // A producer whose consumer's group is gone has a generation that is none any more.
         Refused::GroupIdNotFound => ErrorCode::IllegalGeneration,
         why => ErrorCode::from_number(why.code()).unwrap_or(ErrorCode::UnknownServerError),
@@ -185,6 +190,17 @@ mod tests {
             write(&mut refused, &Err(ErrorCode::IllegalGeneration), version);
             let code = if version >= 3 { 22 } else { -1 };
             assert_eq!(codes(&refused), [code, 3, code, 3]);
+        }
+    }
+
+    #[test]
+    fn offsets_that_were_to_begin_a_transaction_are_to_come_again_where_a_marker_went_before_them() {
+        let outside = Refused::InvalidTransactionState;
+        assert_eq!(code(outside, true), ErrorCode::ConcurrentTransactions);
+        assert_eq!(code(outside, false), ErrorCode::InvalidTxnState);
+        for begins in [false, true] {
+            assert_eq!(code(Refused::InvalidProducerEpoch, begins), ErrorCode::InvalidProducerEpoch);
+            assert_eq!(code(Refused::GroupIdNotFound, begins), ErrorCode::IllegalGeneration);
         }
     }
 }
