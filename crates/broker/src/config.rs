@@ -81,7 +81,8 @@ pub struct BrokerConfig {
     pub groups: GroupConfig,
     /// `offsets.topic.num.partitions` of `__consumer_offsets`, when it is made.
     pub offsets_topic_partitions: i32,
-    /// `offsets.topic.replication.factor`; `None` takes as many brokers as there are, up to three.
+    /// `offsets.topic.replication.factor`; `None` takes 3 in a cluster of processes; where brokers share a store in one process
+    /// as many as there are, up to three.
     pub offsets_topic_replication_factor: Option<i16>,
     /// `offsets.topic.segment.bytes`.
     pub offsets_topic_segment_bytes: u32,
@@ -92,7 +93,8 @@ pub struct BrokerConfig {
     pub transactions: TransactionConfig,
     /// `transaction.state.log.num.partitions` of `__transaction_state`, when it is made.
     pub transactions_topic_partitions: i32,
-    /// `transaction.state.log.replication.factor`; `None` takes as many brokers as there are, up to three.
+    /// `transaction.state.log.replication.factor`; `None` takes 3 in a cluster of processes; where brokers share a store in one process
+    /// as many as there are, up to three.
     pub transactions_topic_replication_factor: Option<i16>,
     /// `transaction.state.log.min.isr`; `None` takes 2 with three replicas or more, else 1.
     pub transactions_topic_min_isr: Option<i32>,

@@ -100,7 +100,11 @@ pub(crate) async fn make_topic(broker: &BrokerShared) -> Result<(), AdminError> 
     let topic = InternalTopic {
         name: OFFSETS_TOPIC,
         partitions: config.offsets_topic_partitions,
-        replication_factor: config.offsets_topic_replication_factor,
+        replication_factor: InternalTopic::replicas(
+            config.offsets_topic_replication_factor,
+            config,
+            &broker.cluster.image(),
+        ),
         config: [
             ("cleanup.policy", "compact".to_owned()),
             ("compression.type", "producer".to_owned()),

@@ -19,6 +19,11 @@ struct Told {
 }
 
 impl Seldom {
+    /// One that has let nothing through yet.
+    pub(crate) const fn new() -> Self {
+        Self { last: Mutex::new(None) }
+    }
+
     /// How many were held back since the last that was let through; `None` if this one is held back too.
     pub(crate) fn admits(&self, now: Instant) -> Option<u64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -507,8 +507,8 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
     BrokerKey {
         name: "offsets.topic.replication.factor",
         kind: ConfigType::Short,
-        doc: "Replicas of __consumer_offsets when it is made. Kafka's default is 3, and groups do not work before so many \
-              brokers are there; here as many as there are then, up to three.",
+        doc: "Replicas of __consumer_offsets when it is made; it is not made, and groups do not work, before so many brokers are \
+              there. Without it 3 in a cluster of processes (zookeeper.connect), as in Kafka, and 1 of a broker alone.",
         set: |config, text| {
             number(text, 1, 32_767).map(|factor| config.offsets_topic_replication_factor = Some(factor))
         },
@@ -567,8 +567,9 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
     BrokerKey {
         name: "transaction.state.log.replication.factor",
         kind: ConfigType::Short,
-        doc: "Replicas of __transaction_state when it is made. Kafka's default is 3, and there are no transactions before so \
-              many brokers are there; here as many as there are then, up to three.",
+        doc: "Replicas of __transaction_state when it is made; it is not made, and there are no transactions, before so many \
+              brokers are there. Without it 3 in a cluster of processes (zookeeper.connect), as in Kafka, and 1 of a broker \
+              alone.",
         set: |config, text| {
             number(text, 1, 32_767).map(|factor| config.transactions_topic_replication_factor = Some(factor))
         },

@@ -19,11 +19,18 @@ use crate::broker::BrokerShared;
 use crate::cluster::{AdminError, Intent, MetadataImage, NewTopic};
 use crate::config::BrokerConfig;
 use crate::hosted::Guard;
+use crate::seldom::Seldom;
 
 pub(crate) use actor::marked;
 
 /// What may wait at one coordinator. Who comes later waits on its own connection.
 const MESSAGES_MAX: usize = 1024;
+
+/// Replicas of internal topics, and the most of them that are made unasked.
+const REPLICAS: i16 = 3;
+
+/// What keeps internal topics from being made.
+static NOT_MADE: Seldom = Seldom::new();
 
 /// How long a request that made an internal topic waits for its leaders.
 const LEADERS_WAIT_MS: u64 = 1_000;
@@ -296,16 +303,19 @@ pub(crate) fn partition_of(key: &str, partitions: usize) -> i32 {
 pub(crate) struct InternalTopic {
     pub(crate) name: &'static str,
     pub(crate) partitions: i32,
-    /// `None` takes as many brokers as there are, up to three.
-    pub(crate) replication_factor: Option<i16>,
+    /// How many replicas each partition gets: all of them from the start, or it is not made. With fewer it would keep as few for
+    /// ever, and be gone with one broker.
+    pub(crate) replication_factor: i16,
     pub(crate) config: BTreeMap<String, String>,
 }
 
 impl InternalTopic {
-    /// How many replicas it gets if it is made now.
-    pub(crate) fn replicas(replication_factor: Option<i16>, image: &MetadataImage) -> i16 {
+    /// How many replicas it is to have: as the setting says. Without one as Kafka has it in a cluster, however few of its brokers
+    /// have come up yet; where brokers share a store in one process, which knows them all, as many as there are, up to three.
+    pub(crate) fn replicas(setting: Option<i16>, config: &BrokerConfig, image: &MetadataImage) -> i16 {
         let brokers = i16::try_from(image.brokers.len()).unwrap_or(i16::MAX);
-        replication_factor.unwrap_or_else(|| brokers.clamp(1, 3))
+        let of_itself = if config.zookeeper_connect.is_some() { REPLICAS } else { brokers.clamp(1, REPLICAS) };
+        setting.unwrap_or(of_itself)
     }
 
     /// Makes the topic if it is not there, and waits a moment for its leaders. Whether it is led by then, the image tells.
@@ -320,13 +330,19 @@ impl InternalTopic {
         let topic = NewTopic {
             name: name.to_owned(),
             partitions: Some(partitions),
-            replication_factor: Some(Self::replicas(self.replication_factor, &broker.cluster.image())),
+            replication_factor: Some(self.replication_factor),
             assignment: None,
             config: self.config,
         };
         match broker.cluster.create_topic(&topic, Intent::Apply).await {
             Ok(_) | Err(AdminError::Exists(_)) => {}
-            Err(error) => return Err(error),
+            Err(error) => {
+                // Clients are told to try again, and do not say why.
+                if let Some(held_back) = NOT_MADE.admits(std::time::Instant::now()) {
+                    tracing::warn!(topic = name, %error, held_back, "an internal topic cannot be made yet");
+                }
+                return Err(error);
+            }
         }
         let _ = broker.cluster.wait_for_leaders(name, partitions, LEADERS_WAIT_MS).await;
         Ok(())
@@ -336,6 +352,21 @@ impl InternalTopic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_does_not_take_the_brokers_that_came_first_for_all_there_are() {
+        let image = crate::api::tests::image();
+        let brokers = i16::try_from(image.brokers.len()).unwrap();
+        let alone = BrokerConfig::default();
+        let clustered = BrokerConfig { zookeeper_connect: Some("store:2181".to_owned()), ..BrokerConfig::default() };
+        assert!((1..3).contains(&brokers), "{brokers}");
+        assert_eq!(InternalTopic::replicas(None, &alone, &image), brokers);
+        assert_eq!(InternalTopic::replicas(None, &clustered, &image), 3);
+        for config in [&alone, &clustered] {
+            assert_eq!(InternalTopic::replicas(Some(1), config, &image), 1);
+            assert_eq!(InternalTopic::replicas(Some(5), config, &image), 5);
+        }
+    }
 
     #[test]
     fn partitions_are_those_that_kafka_counts() {

@@ -133,9 +133,9 @@ pub(crate) async fn ask(broker: &BrokerShared, id: &str, request: TransactionReq
 /// If it cannot be made: too few brokers are there, or the store is away.
 pub(crate) async fn make_topic(broker: &BrokerShared) -> Result<(), AdminError> {
     let config = &broker.config;
-    let replication_factor = config.transactions_topic_replication_factor;
-    let replicas = InternalTopic::replicas(replication_factor, &broker.cluster.image());
-    let min_isr = config.transactions_topic_min_isr.unwrap_or(if replicas < 3 { 1 } else { 2 });
+    let setting = config.transactions_topic_replication_factor;
+    let replication_factor = InternalTopic::replicas(setting, config, &broker.cluster.image());
+    let min_isr = config.transactions_topic_min_isr.unwrap_or(if replication_factor < 3 { 1 } else { 2 });
     let topic = InternalTopic {
         name: TRANSACTIONS_TOPIC,
         partitions: config.transactions_topic_partitions,
