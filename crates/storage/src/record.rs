@@ -159,7 +159,7 @@ impl<'a> RecordView<'a> {
 
     /// The record whose bytes, without the length before them, are `body`.
     #[inline(always)]
-    fn whole(body: &'a [u8]) -> Result<Self, RecordFault> {
+    pub(crate) fn whole(body: &'a [u8]) -> Result<Self, RecordFault> {
         match Self::fields(body) {
             // Inside a record a field that runs past the end contradicts the length field, whose bytes are all there.
             Err(RecordFault::Short) => Err(RecordFault::Length),
@@ -183,6 +183,13 @@ impl<'a> RecordView<'a> {
         }
         Ok(Self { offset_delta, timestamp_delta, key, value, header_count, headers })
     }
+}
+
+/// Passes over a record whose fields do not add up, by its length. False, and nothing is passed over, if that leads nowhere.
+pub(crate) fn pass_over(bytes: &mut &[u8]) -> bool {
+    let Ok((Some(_), rest)) = split_sized(bytes) else { return false };
+    *bytes = rest;
+    true
 }
 
 fn check_headers(count: i32, mut bytes: &[u8]) -> Result<(), RecordFault> {
@@ -338,8 +345,8 @@ impl<R: BufRead> RecordStream<R> {
         Self { reader }
     }
 
-    /// Reads one record into `body`, which grows as bytes come and not as they are claimed.
-    pub(crate) fn read_record<'b>(&mut self, body: &'b mut Vec<u8>) -> Result<RecordView<'b>, WalkError> {
+    /// Reads the bytes of one record, without its length, into `body`, which grows as bytes come and not as they are claimed.
+    pub(crate) fn read_body(&mut self, body: &mut Vec<u8>) -> Result<(), WalkError> {
         let length = varint(|| self.byte())?;
         let length = u64::try_from(length).map_err(|_| RecordFault::NegativeLength)?;
         body.clear();
@@ -347,7 +354,7 @@ impl<R: BufRead> RecordStream<R> {
         if (body.len() as u64) < length {
             return Err(RecordFault::Short.into());
         }
-        Ok(RecordView::whole(body)?)
+        Ok(())
     }
 
     /// Passes over one record that need not be in memory as a whole.

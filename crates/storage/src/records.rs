@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read};
 use crate::batch::{BatchFault, BatchHeader, BatchView, TimestampType};
 use crate::compression::{self, Codec};
 use crate::legacy::{self, MessageReader};
-use crate::record::{Headers, RecordFault, RecordSource, RecordStream, RecordView, WalkError};
+use crate::record::{self, Headers, RecordFault, RecordSource, RecordStream, RecordView, WalkError};
 use crate::{Offset, TimestampMs};
 
 /// A record of any format, with what its batch says about it filled in.
@@ -89,6 +89,8 @@ pub struct RecordReader<'a> {
     header: BatchHeader,
     source: Source<'a>,
     left: i32,
+    /// Where the next record begins cannot be told any more.
+    lost: bool,
 }
 
 enum Source<'a> {
@@ -119,7 +121,7 @@ impl<'a> BatchView<'a> {
                 }
             }
         };
-        Ok(RecordReader { header, source, left: header.record_count().max(0) })
+        Ok(RecordReader { header, source, left: header.record_count().max(0), lost: false })
     }
 
     /// The first offset, which for a compressed message of magic 0 or 1 stands inside of it only: it is decompressed, to
@@ -147,17 +149,28 @@ impl fmt::Debug for RecordReader<'_> {
 impl RecordReader<'_> {
     /// The next record; `None` after the last. (It borrows from the reader, so this is no `Iterator`.)
     ///
+    /// After an error it goes on with the record behind the bad one, if the length of that says where it begins; if not there is
+    /// none any more, and [`RecordReader::left`] tells how many were to come.
+    ///
     /// # Errors
     /// If the bytes are not the records that the batch claims to hold, and nothing else.
     #[expect(clippy::should_implement_trait, reason = "the record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<StoredRecord<'_>>, RecordsError> {
+        if self.lost {
+            return Ok(None);
+        }
         let is_last = self.left == 0;
         self.left -= i32::from(!is_last);
-        match &mut self.source {
-            Source::Messages(messages) => messages.next(),
-            Source::Memory([]) if is_last => Ok(None),
-            Source::Memory(_) if is_last => Err(RecordFault::Trailing.into()),
-            Source::Memory(bytes) => Ok(Some(StoredRecord::of(&RecordView::parse(bytes)?, &self.header))),
+        // Unless the record's own fields are all that is wrong.
+        self.lost = true;
+        let record = match &mut self.source {
+            Source::Messages(messages) => messages.next()?,
+            Source::Memory([]) if is_last => None,
+            Source::Memory(_) if is_last => return Err(RecordFault::Trailing.into()),
+            Source::Memory(bytes) => {
+                let record = RecordView::parse(bytes).inspect_err(|_| self.lost = !record::pass_over(bytes))?;
+                Some(StoredRecord::of(&record, &self.header))
+            }
             Source::Stream { records, codec, body } => {
                 let codec = *codec;
                 let failed = |error| match error {
@@ -168,9 +181,17 @@ impl RecordReader<'_> {
                     let is_end = records.at_end().map_err(failed)?;
                     return if is_end { Ok(None) } else { Err(RecordFault::Trailing.into()) };
                 }
-                let record = records.read_record(body).map_err(failed)?;
-                Ok(Some(StoredRecord::of(&record, &self.header)))
+                records.read_body(body).map_err(failed)?;
+                self.lost = false;
+                Some(StoredRecord::of(&RecordView::whole(body)?, &self.header))
             }
-        }
+        };
+        self.lost = false;
+        Ok(record)
+    }
+
+    /// How many records the batch claims to hold beside those that were asked for.
+    pub fn left(&self) -> i32 {
+        self.left
     }
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use highwater_groups::{AppendId, Appended, Now, Producer, Record, Ticket};
 use highwater_replication::{ProduceError, ProduceRefused, Role};
 use highwater_storage::{
-    AppendError, BatchRefused, CheckedBatch, LeaderEpoch, Origin, ProduceRules, SequenceError, TimestampMs, TopicId,
-    TopicPartition, TransactionMarker,
+    AppendError, BatchRefused, CheckedBatch, LeaderEpoch, Offset, Origin, ProduceRules, SequenceError, TimestampMs,
+    TopicId, TopicPartition, TransactionMarker,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -99,6 +99,8 @@ struct Running<M: Machine> {
     hosted: Arc<Hosted>,
     machine: M,
     serving: bool,
+    /// Where the batch is in the log that it is given.
+    loads: Option<Offset>,
     /// The last one given out. News of a machine before must not be taken for an answer to one of this.
     tickets: u64,
     asked: BTreeMap<Ticket, oneshot::Sender<M::Answer>>,
@@ -125,6 +127,7 @@ pub(super) async fn run<M: Machine>(
             hosted,
             machine: M::new(&at.broker.config),
             serving: false,
+            loads: None,
             tickets,
             asked: BTreeMap::new(),
             together: Together::default(),
@@ -271,7 +274,8 @@ impl<M: Machine> Running<M> {
             for what in chunk.odd {
                 tracing::error!(partition = %self.hosted.topic_partition(), what, "{} may be as they were before", M::KEEPS);
             }
-            for batch in chunk.batches {
+            for (at, batch) in chunk.batches {
+                self.loads = Some(at);
                 self.handle(Event::Load(batch), None);
             }
             next = chunk.next;
@@ -280,6 +284,7 @@ impl<M: Machine> Running<M> {
             match self.hosted.status() {
                 Some(status) if status.role == Role::Leader && status.leader_epoch == self.at.leader_epoch => {
                     if status.high_watermark >= end {
+            self.loads = None;
                         break;
                     }
                 }
@@ -341,7 +346,8 @@ impl<M: Machine> Running<M> {
                 }
                 Deed::Append { id, transaction, records } => self.append(id, transaction, records, &guard, now),
                 Deed::Odd(what) => {
-                    tracing::warn!(partition = %self.hosted.topic_partition(), what, "a record was passed over");
+                    let batch = self.loads.map(|at| at.0);
+                    tracing::warn!(partition = %self.hosted.topic_partition(), batch, what, "a record was passed over");
                 }
                 Deed::Wish(wish) => {
                     while self.tasks.try_join_next().is_some() {}
