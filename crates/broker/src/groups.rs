@@ -1,7 +1,6 @@
 //! Consumer groups on this broker: a coordinator for each partition of `__consumer_offsets` that it leads.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,13 @@ use crate::coordinators::{Away, Coordinators, Deed, Event, InternalTopic, Machin
 /// The topic in which groups and their offsets are kept.
 pub(crate) const OFFSETS_TOPIC: &str = "__consumer_offsets";
 
+/// How long it leaves a store alone that could not be asked.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Topics of which a coordinator asks whether they are there.
+#[derive(Debug)]
+pub(crate) struct LookUp(BTreeSet<String>);
+
 /// The coordinators that run here.
 pub(crate) type Groups = Coordinators<Coordinator>;
 
@@ -24,7 +30,7 @@ impl Machine for Coordinator {
     type Answer = Answer;
     /// A topic that has been deleted.
     type News = String;
-    type Wish = Infallible;
+    type Wish = LookUp;
 
     const TOPIC: &'static str = OFFSETS_TOPIC;
     const KEEPS: &'static str = "groups";
@@ -46,7 +52,10 @@ impl Machine for Coordinator {
         };
         let deed = |effect| match effect {
             Effect::Answer(ticket, answer) => Some(Deed::Answer(ticket, answer)),
-            Effect::Append { id, transaction, records } => Some(Deed::Append { id, transaction, records }),
+            Effect::Append { id, transaction, records } => {
+                Some(Deed::Append { id, transaction, records, spare_bytes: 0 })
+            }
+            Effect::LookUpTopics(topics) => Some(Deed::Wish(LookUp(topics))),
             Effect::Odd(what) => Some(Deed::Odd(what)),
             _ => None,
         };
@@ -69,8 +78,24 @@ impl Machine for Coordinator {
         Duration::from_millis(config.offsets_commit_timeout_ms)
     }
 
-    async fn carry_out(_at: Place<Self>, wish: Infallible) {
-        match wish {}
+    /// In the store, which is asked after this broker was told of its leadership: a topic that was there before is there. What the
+    /// broker knows of the cluster may be older of one topic than of another.
+    async fn carry_out(at: Place<Self>, LookUp(topics): LookUp) {
+        let there = loop {
+            match at.broker.cluster.topic_names().await {
+                // A store that does not know of the coordinator's own topic is not asked about others.
+                Ok(there) if there.contains(OFFSETS_TOPIC) => break there,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "it cannot be told yet whether the topics of offsets are there"),
+            }
+            tokio::time::sleep(RETRY).await;
+        };
+        for topic in topics.difference(&there) {
+            tracing::info!(topic, "offsets of a topic that is not there any more are forgotten");
+            if !at.tell(topic.clone()).await {
+                return;
+            }
+        }
     }
 }
 

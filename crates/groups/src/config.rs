@@ -12,6 +12,11 @@ pub struct GroupConfig {
     pub initial_rebalance_delay_ms: u64,
     /// `group.max.size`.
     pub members_max: usize,
+    /// How many member ids that were given out and not joined with yet a coordinator remembers, of all its groups; Kafka has no
+    /// bound. With more the eldest are forgotten: whoever joins with one of these is told to ask for another.
+    pub pending_members_max: usize,
+    /// How many bytes they may have, of which the clients choose most.
+    pub pending_members_bytes_max: usize,
     /// How long a member that waits to be let in may be silent; Kafka has five minutes.
     pub new_member_timeout_ms: u64,
     /// `offset.metadata.max.bytes`.
@@ -29,6 +34,8 @@ impl Default for GroupConfig {
             session_timeout_max_ms: 1_800_000,
             initial_rebalance_delay_ms: 3_000,
             members_max: 2_147_483_647,
+            pending_members_max: 10_000,
+            pending_members_bytes_max: 4 << 20,
             new_member_timeout_ms: 300_000,
             offset_metadata_max_bytes: 4_096,
             offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,

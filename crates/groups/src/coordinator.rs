@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::GroupConfig;
 use crate::group::{Group, OffsetKey};
+use crate::pending::{GivenId, PendingIds};
 use crate::records::{GroupValue, OffsetValue, OffsetsKey, RecordError};
 use crate::step::{Appends, Purpose, Step};
 use crate::vocabulary::{
@@ -26,6 +27,9 @@ pub struct Coordinator {
     /// The earliest deadline of each group that has one.
     deadlines: BTreeSet<(u64, String)>,
     appends: Appends,
+    pending: PendingIds,
+    /// Topics that were deleted while it loads: what it reads yet may be of them.
+    deleted_meanwhile: BTreeSet<String>,
     phase: Phase,
     /// When offsets are looked over next.
     expiry_due_ms: u64,
@@ -46,6 +50,8 @@ impl Coordinator {
             groups: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             appends: Appends::default(),
+            pending: PendingIds::default(),
+            deleted_meanwhile: BTreeSet::new(),
             phase: Phase::Loading,
             expiry_due_ms: 0,
         }
@@ -71,6 +77,9 @@ impl Coordinator {
                 }
             }
             Input::Marker { producer_id, commits } => self.decide(producer_id, commits),
+            Input::TopicDeleted(topic) if self.phase == Phase::Loading => {
+                self.deleted_meanwhile.insert(topic);
+            }
             Input::TopicDeleted(topic) => self.forget_topic(now, &topic, &mut effects),
             Input::Tick => {}
             Input::Resigned => self.resign(&mut effects),
@@ -134,8 +143,13 @@ impl Coordinator {
                 }
                 self.group_or_new(&join.group);
                 let id = join.group.clone();
-                self.with_group(now, &id, effects, |group, step| group.join(step, ticket, join));
-                return self.drop_if_nothing(&id);
+                let given = self.with_group(now, &id, effects, |group, step| group.join(step, ticket, join)).flatten();
+                self.drop_if_nothing(&id);
+                if let Some(member) = given {
+                    self.pending.give(id, member);
+                    self.bound_pending(now, effects);
+                }
+                return;
             }
             Request::Sync(sync) => {
                 let id = sync.member.group.clone();
@@ -186,6 +200,26 @@ impl Coordinator {
             return Err(Refused::UnknownMemberId);
         }
         Ok(())
+    }
+
+    /// How many ids are waited for.
+    #[cfg(test)]
+    pub(crate) fn pending_members(&self) -> usize {
+        self.groups.values().map(Group::pending_members).sum()
+    }
+
+    /// Of the ids that were given out and not joined with yet the eldest are forgotten where they are too many.
+    fn bound_pending(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let (count_max, bytes_max) = (self.config.pending_members_max, self.config.pending_members_bytes_max);
+        loop {
+            let groups = &self.groups;
+            let is_pending = |id: &GivenId| groups.get(&id.group).is_some_and(|group| group.has_pending(&id.member));
+            let Some(GivenId { group: id, member }) = self.pending.take_excess(count_max, bytes_max, is_pending) else {
+                return;
+            };
+            self.with_group(now, &id, effects, |group, step| group.forget_pending(step, &member));
+            self.drop_if_nothing(&id);
+        }
     }
 
     /// A group that nobody was let into and that has nothing is none. One that is being deleted stays until that is done: it
@@ -288,12 +322,10 @@ impl Coordinator {
 
     /// An append has ended; what is still waited for after it comes back.
     fn appended(&mut self, now: Now, purpose: Purpose, how: Appended, effects: &mut Vec<Effect>) -> Option<Purpose> {
-        let refused = match how {
-            Appended::Committed => None,
-            Appended::Late | Appended::NotNow => Some(Refused::CoordinatorNotAvailable),
-            Appended::TooLarge => Some(Refused::InvalidCommitOffsetSize),
-            Appended::Fenced => Some(Refused::InvalidProducerEpoch),
-            Appended::OutsideTransaction => Some(Refused::InvalidTransactionState),
+        let refused = match (how, &purpose) {
+            // The one request whose error for that is a code of its own.
+            (Appended::TooLarge, Purpose::Offsets { .. }) => Some(Refused::InvalidCommitOffsetSize),
+            _ => how.refused(),
         };
         let late = how == Appended::Late;
         match purpose {
@@ -445,6 +477,7 @@ impl Coordinator {
             }
         }
         self.deadlines.clear();
+        self.pending = PendingIds::default();
     }
 
     /// Everything has been read, which may have taken longer than a session: those of members begin now.
@@ -453,6 +486,14 @@ impl Coordinator {
         self.expiry_due_ms = now.uptime_ms.saturating_add(self.config.offsets_retention_check_interval_ms);
         for id in self.groups.keys().cloned().collect::<Vec<_>>() {
             self.with_group(now, &id, effects, |group, step| group.goes_on(step));
+        }
+        for topic in std::mem::take(&mut self.deleted_meanwhile) {
+            self.forget_topic(now, &topic, effects);
+        }
+        // Who coordinated them before may have been gone when one of them was deleted.
+        let topics: BTreeSet<String> = self.groups.values().flat_map(|group| group.offsets.topics()).collect();
+        if !topics.is_empty() {
+            effects.push(Effect::LookUpTopics(topics));
         }
     }
 

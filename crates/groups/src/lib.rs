@@ -27,6 +27,7 @@
 mod config;
 mod coordinator;
 mod group;
+mod pending;
 pub mod records;
 mod step;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What goes into a coordinator and what comes out of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -37,6 +38,9 @@ pub struct Record {
 #[non_exhaustive]
 #[repr(i16)]
 pub enum Refused {
+    /// UNKNOWN_SERVER_ERROR: what was asked for cannot be written, however often it is tried.
+    #[error("what was asked for cannot be written")]
+    UnknownServerError = -1,
     /// OFFSET_METADATA_TOO_LARGE.
     #[error("the metadata of an offset is too large")]
     OffsetMetadataTooLarge = 12,
@@ -445,10 +449,26 @@ pub enum Appended {
     NotNow,
     /// It was not appended, as a batch larger than the topic takes. Nothing follows.
     TooLarge,
+    /// It was not appended and never will be, for whatever else the log has against it. Nothing follows.
+    Refused,
     /// It was not appended, since the transaction's producer goes on in a later epoch. Nothing follows.
     Fenced,
     /// It was not appended, since its transaction is not known to go on. Nothing follows.
     OutsideTransaction,
+}
+
+impl Appended {
+    /// What whoever waits for it is told; nothing if it is committed. What can never be written has an answer that is final:
+    /// told to try again, clients would do so for ever.
+    pub(crate) fn refused(self) -> Option<Refused> {
+        match self {
+            Self::Committed => None,
+            Self::Late | Self::NotNow => Some(Refused::CoordinatorNotAvailable),
+            Self::TooLarge | Self::Refused => Some(Refused::UnknownServerError),
+            Self::Fenced => Some(Refused::InvalidProducerEpoch),
+            Self::OutsideTransaction => Some(Refused::InvalidTransactionState),
+        }
+    }
 }
 
 /// What happens to a coordinator.
@@ -512,6 +532,9 @@ pub enum Effect {
         /// In this order, in one batch.
         records: Vec<Record>,
     },
+    /// Which of these topics are not there any more is to be found out, and told with [`Input::TopicDeleted`]. What is asked
+    /// must know of all topics that were there when the coordinator began to load.
+    LookUpTopics(BTreeSet<String>),
     /// Something of the log makes no sense. It was passed over, and a line is to be written.
     Odd(String),
 }

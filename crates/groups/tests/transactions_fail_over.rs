@@ -162,7 +162,7 @@ impl World {
             match effect {
                 TransactionEffect::Answer(ticket, answer) => self.actions.push_back(Action::Answer(ticket, answer)),
                 TransactionEffect::NeedProducerId(ticket) => self.actions.push_back(Action::ProducerId(ticket)),
-                TransactionEffect::Append(id, record) => self.actions.push_back(Action::Append(id, record)),
+                TransactionEffect::Append { id, record, .. } => self.actions.push_back(Action::Append(id, record)),
                 TransactionEffect::Mark { producer, commits, partitions, .. } => {
                     let coordinator_epoch = self.coordinator_epoch;
                     let marker = |at| Action::Write(Marker { producer, commits, coordinator_epoch, at });
@@ -181,6 +181,8 @@ impl World {
                     let transaction = transaction.map(|producer| producer.id);
                     self.actions.push_back(Action::GroupAppend(id, LoadedBatch::Records { transaction, records }));
                 }
+                // All of them are there.
+                Effect::LookUpTopics(_) => {}
                 other => panic!("{other:?}"),
             }
         }

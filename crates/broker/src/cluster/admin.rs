@@ -287,6 +287,15 @@ impl ClusterHandle {
         }
     }
 
+    /// The topics that there are, as the store says.
+    ///
+    /// # Errors
+    /// If the store cannot be asked.
+    pub(crate) async fn topic_names(&self) -> Result<BTreeSet<String>, AdminError> {
+        let names = self.shared.store.children(TOPICS).await.map_err(StoreFailure::from)?;
+        Ok(names.into_iter().collect())
+    }
+
     /// Deletes a topic; each broker removes its replicas when it sees that. Gives name and id of what was deleted.
     pub async fn delete_topic(&self, which: &TopicRef) -> Result<(String, TopicId), AdminError> {
         let store = &*self.shared.store;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use highwater_groups::{AppendId, Appended, Now, Producer, Record, Ticket};
 use highwater_replication::{ProduceError, ProduceRefused, Role};
 use highwater_storage::{
-    AppendError, BatchRefused, CheckedBatch, LeaderEpoch, Offset, Origin, ProduceRules, SequenceError, TimestampMs,
-    TopicId, TopicPartition, TransactionMarker,
+    AppendError, BatchRefused, CheckedBatch, HEADER_BYTES, LeaderEpoch, Offset, Origin, ProduceRules, SequenceError,
+    TimestampMs, TopicId, TopicPartition, TransactionMarker,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -37,7 +37,7 @@ const TOGETHER_BYTES: usize = 16 << 10;
 /// all that it took meanwhile, so that more of them would be no sooner done, and each costs what many records do.
 const APPENDS_MAX: usize = 2;
 
-/// About what a record needs beside its key and value.
+/// About what a record needs beside its key and value, and no less.
 const RECORD_BYTES: usize = 32;
 
 /// An append that waits to be committed.
@@ -220,6 +220,12 @@ impl<M: Machine> Running<M> {
     }
 
     fn appended(&mut self, ids: &[AppendId], outcome: Option<ProduceAnswer>) -> Result<(), End> {
+        if let Some(Err(NotProduced::Partition(ProduceError::Append(error)))) = &outcome
+            && !matches!(error, AppendError::Sequence(_))
+        {
+            // Whoever waits is told a code that says less.
+            self.hosted.tell_trouble("what a coordinator keeps could not be written", error);
+        }
         let how = end_of(outcome).ok_or(End::Unsure)?;
         for &id in ids {
             self.handle(Event::Appended(id, how), None);
@@ -278,13 +284,13 @@ impl<M: Machine> Running<M> {
                 self.loads = Some(at);
                 self.handle(Event::Load(batch), None);
             }
+            self.loads = None;
             next = chunk.next;
         }
         loop {
             match self.hosted.status() {
                 Some(status) if status.role == Role::Leader && status.leader_epoch == self.at.leader_epoch => {
                     if status.high_watermark >= end {
-            self.loads = None;
                         break;
                     }
                 }
@@ -344,7 +350,11 @@ impl<M: Machine> Running<M> {
                         let _ = sender.send(answer);
                     }
                 }
-                Deed::Append { id, transaction, records } => self.append(id, transaction, records, &guard, now),
+                Deed::Append { id, records, spare_bytes, .. } if !self.has_room_for(&records, spare_bytes) => {
+                    // Not handed in, so that nothing of it comes into the log.
+                    self.handle(Event::Appended(id, Appended::TooLarge), None);
+                }
+                Deed::Append { id, transaction, records, .. } => self.append(id, transaction, records, &guard, now),
                 Deed::Odd(what) => {
                     let batch = self.loads.map(|at| at.0);
                     tracing::warn!(partition = %self.hosted.topic_partition(), batch, what, "a record was passed over");
@@ -355,6 +365,12 @@ impl<M: Machine> Running<M> {
                 }
             }
         }
+    }
+
+    /// Whether the log takes these records and so many bytes more, if more are asked for.
+    fn has_room_for(&self, records: &[Record], spare_bytes: usize) -> bool {
+        let bytes = || HEADER_BYTES.saturating_add(bytes_of(records)).saturating_add(spare_bytes);
+        spare_bytes == 0 || bytes() <= self.hosted.batch_bytes_max()
     }
 
     fn append(
@@ -474,7 +490,10 @@ fn end_of(outcome: Option<ProduceAnswer>) -> Option<Appended> {
         ) => Some(Appended::TooLarge),
         ProduceError::Append(AppendError::Sequence(SequenceError::InvalidEpoch { .. })) => Some(Appended::Fenced),
         ProduceError::Append(AppendError::Sequence(_)) => Some(Appended::OutsideTransaction),
-        ProduceError::Refused(ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. }) => {
+        ProduceError::Append(AppendError::Refused(_) | AppendError::OffsetsExhausted) => Some(Appended::Refused),
+        // Nothing of it is in the log, which is as before: a full disk has room again some time.
+        ProduceError::Append(AppendError::Io(_))
+        | ProduceError::Refused(ProduceRefused::NotEnoughReplicas { .. } | ProduceRefused::TooManyWaiting { .. }) => {
             Some(Appended::NotNow)
         }
         // It may be in the log: what is told from here on must come from there.
@@ -503,7 +522,50 @@ pub(crate) fn marked(outcome: Option<ProduceAnswer>) -> Marked {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use highwater_storage::Fence;
+    use highwater_storage::io::IoError;
+
     use super::*;
+
+    /// Whether a coordinator goes on with what it knew, which it may where nothing of its append is in the log.
+    #[test]
+    fn an_append_that_the_log_refused_is_told_as_such_and_what_may_be_in_it_is_read_again() {
+        let full = || IoError { verb: "write", path: "log".into(), source: io::ErrorKind::StorageFull.into() };
+        let leader_epoch = LeaderEpoch(3);
+        let outside = SequenceError::InvalidTransactionState { producer_id: 7 };
+        let replaced = SequenceError::InvalidEpoch { producer_id: 7, epoch: 1, current: 2 };
+        let append: [(AppendError, Option<Appended>); 11] = [
+            (BatchRefused::TooLarge { bytes: 9, max: 8 }.into(), Some(Appended::TooLarge)),
+            (AppendError::LargerThanSegment { bytes: 9, segment_bytes: 8 }, Some(Appended::TooLarge)),
+            (BatchRefused::InvalidTimestamp { errors: Vec::new() }.into(), Some(Appended::Refused)),
+            (BatchRefused::UnsupportedMagic { magic: 1 }.into(), Some(Appended::Refused)),
+            (AppendError::OffsetsExhausted, Some(Appended::Refused)),
+            (replaced.into(), Some(Appended::Fenced)),
+            (outside.into(), Some(Appended::OutsideTransaction)),
+            (full().into(), Some(Appended::NotNow)),
+            (AppendError::Closed(Fence::SyncFailed("no more".to_owned())), None),
+            (AppendError::StaleEpoch { given: leader_epoch, latest: LeaderEpoch(4) }, None),
+            (AppendError::Truncated, None),
+        ];
+        for (error, how) in append {
+            let said = error.to_string();
+            assert_eq!(end_of(Some(Err(ProduceError::Append(error).into()))), how, "{said}");
+        }
+        let refused = [
+            (ProduceRefused::NotEnoughReplicas { in_sync: 1, needed: 2 }, Some(Appended::NotNow)),
+            (ProduceRefused::TooManyWaiting { waiting: 9 }, Some(Appended::NotNow)),
+            (ProduceRefused::NotEnoughReplicasAfterAppend { in_sync: 1, needed: 2 }, None),
+            (ProduceRefused::NotLeader { leader: None, leader_epoch }, None),
+            (ProduceRefused::TimedOut, None),
+            (ProduceRefused::Storage, None),
+        ];
+        for (why, how) in refused {
+            assert_eq!(end_of(Some(Err(ProduceError::Refused(why).into()))), how, "{why}");
+        }
+        assert_eq!(end_of(None), None, "the partition is gone");
+    }
 
     #[test]
     fn appends_come_together_up_to_a_bound_and_a_large_one_goes_alone() {

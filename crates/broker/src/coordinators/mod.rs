@@ -96,8 +96,8 @@ pub(crate) enum Event<M: Machine> {
 pub(crate) enum Deed<M: Machine> {
     /// Someone is answered.
     Answer(Ticket, M::Answer),
-    /// Records go into the log with acks=all.
-    Append { id: AppendId, transaction: Option<Producer>, records: Vec<Record> },
+    /// Records go into the log with acks=all, if that takes `spare_bytes` more of them.
+    Append { id: AppendId, transaction: Option<Producer>, records: Vec<Record>, spare_bytes: usize },
     /// A line for the log file.
     Odd(String),
     /// Something else.

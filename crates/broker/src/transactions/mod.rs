@@ -112,7 +112,9 @@ impl Machine for TransactionCoordinator {
 fn deed(effect: TransactionEffect) -> Option<Deed<TransactionCoordinator>> {
     Some(match effect {
         TransactionEffect::Answer(ticket, answer) => Deed::Answer(ticket, answer),
-        TransactionEffect::Append(id, record) => Deed::Append { id, transaction: None, records: vec![record] },
+        TransactionEffect::Append { id, record, spare_bytes } => {
+            Deed::Append { id, transaction: None, records: vec![record], spare_bytes }
+        }
         TransactionEffect::NeedProducerId(ticket) => Deed::Wish(Wish::ProducerId(ticket)),
         TransactionEffect::Mark { id, producer, commits, partitions } => {
             Deed::Wish(Wish::Mark(Ending { id, producer, commits, partitions }))

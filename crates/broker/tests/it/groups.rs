@@ -252,3 +252,61 @@ async fn commits_that_wait_for_others_fit_into_a_segment_and_hear_in_time_that_i
     assert_eq!(commits(&address, 6, 3).await.join_all().await, [0; 6], "it goes on");
     cluster.shutdown().await.expect("a clean stop");
 }
+
+/// A topic may have been deleted while nobody coordinated its offsets, or somebody who has gone. Here the log has offsets of one
+/// that never was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offsets_of_a_topic_that_is_not_there_go_when_a_coordinator_loads() {
+    use highwater_groups::records::{OffsetValue, OffsetsKey};
+    use kafka_protocol::messages::ProduceRequest;
+    use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ClusterOptions::new(1, dir.path()).configure(|config| {
+        config.session_timeout_ms = 1_000;
+        config.heartbeat_interval_ms = 200;
+        config.offsets_topic_partitions = 1;
+    });
+    let mut cluster = Cluster::start(options).await.expect("the cluster starts");
+    create_topic(&cluster, 1, 1, &[]).await;
+    let mut member = Member { brokers: cluster.bootstrap(), coordinator: None, id: StrBytes::default() };
+    until("a coordinator", async || member.coordinator().await).await;
+    let mut builder = highwater_storage::BatchBuilder::new(highwater_storage::Codec::None);
+    for (topic, offset) in [(TOPIC, 7), ("gone", 8)] {
+        let key = OffsetsKey::Offset { group: "readers".into(), topic: topic.into(), partition: 0 };
+        let value = OffsetValue {
+            offset,
+            leader_epoch: -1,
+            metadata: String::new(),
+            commit_timestamp_ms: crate::support::now().0,
+            expire_timestamp_ms: -1,
+        };
+        let (key, value) = (key.encode(), value.encode());
+        builder.push(highwater_storage::Record::keyed(crate::support::now(), &key, &value));
+    }
+    let data = PartitionProduceData::default().with_records(Some(builder.build().into()));
+    let topic =
+        TopicProduceData::default().with_name(TopicName(text("__consumer_offsets"))).with_partition_data(vec![data]);
+    let request = ProduceRequest::default().with_acks(-1).with_timeout_ms(10_000).with_topic_data(vec![topic]);
+    let address = cluster.address(BrokerId(1)).expect("broker 1").to_string();
+    let repairs = Connection::connect(&address, "__admin_client", TIMEOUT).await.expect("connects");
+    let written = repairs.send_version(&request, 9).await.expect("an answer");
+    assert_eq!(written.responses[0].partition_responses[0].error_code, 0);
+    for restart in 0..2 {
+        assert!(cluster.kill(BrokerId(1)).await);
+        cluster.restart(BrokerId(1)).await.expect("it starts");
+        member.brokers = cluster.bootstrap();
+        member.coordinator = None;
+        until("its offsets going", async || {
+            let asked = OffsetFetchRequestGroup::default().with_group_id(group()).with_topics(None);
+            let request = OffsetFetchRequest::default().with_groups(vec![asked]);
+            let found = member.coordinator().await?.send(&request).await.ok();
+            member.settled(found.as_ref().map(|found| found.groups[0].error_code))?;
+            let topics: Vec<_> = found?.groups[0].topics.iter().map(|topic| topic.name.to_string()).collect();
+            assert!(topics.contains(&TOPIC.to_owned()), "{topics:?} after {restart} more starts");
+            (topics.len() == 1).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(member.committed().await, 7);
+    cluster.shutdown().await.expect("it stops");
+}

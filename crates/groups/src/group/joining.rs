@@ -7,9 +7,29 @@ use crate::timers::Timer;
 use crate::vocabulary::{Answer, Join, Joined, Refused, Ticket};
 
 impl Group {
-    pub(crate) fn join(&mut self, step: &mut Step<'_>, ticket: Ticket, join: Join) {
-        if let Err((why, member)) = self.take_in(step, ticket, &join) {
-            step.answer(ticket, Answer::Join(Err((why, member))));
+    /// The id that is given out, if one is.
+    pub(crate) fn join(&mut self, step: &mut Step<'_>, ticket: Ticket, join: Join) -> Option<String> {
+        let (why, member) = self.take_in(step, ticket, &join).err()?;
+        let given = (why == Refused::MemberIdRequired).then(|| member.clone());
+        step.answer(ticket, Answer::Join(Err((why, member))));
+        given
+    }
+
+    /// Whether that id was given out, and is waited for.
+    pub(crate) fn has_pending(&self, member: &str) -> bool {
+        self.pending.contains(member)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pending_members(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// That id is not waited for any more.
+    pub(crate) fn forget_pending(&mut self, step: &mut Step<'_>, member: &str) {
+        if self.pending.remove(member) {
+            self.timers.cancel(&Timer::Session(member.to_owned()));
+            self.complete_join_if_all_are_there(step);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::{Group, Phase};
 use crate::step::Step;
-use crate::timers::Timer;
 use crate::vocabulary::{Leaving, Refused};
 
 impl Group {
@@ -18,9 +17,8 @@ impl Group {
             }
             _ => leaving.member_id.clone(),
         };
-        if leaving.group_instance_id.is_none() && self.pending.remove(&id) {
-            self.timers.cancel(&Timer::Session(id));
-            self.complete_join_if_all_are_there(step);
+        if leaving.group_instance_id.is_none() && self.has_pending(&id) {
+            self.forget_pending(step, &id);
             return Ok(());
         }
         self.validate(&id, leaving.group_instance_id.as_deref())?;

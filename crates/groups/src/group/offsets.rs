@@ -143,6 +143,17 @@ impl Offsets {
         goes.map(|(key, _)| key.clone()).collect()
     }
 
+    /// The topics of all that the log has.
+    pub(crate) fn topics(&self) -> BTreeSet<String> {
+        self.all()
+            .into_iter()
+            .map(|key| key.0.as_str())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// All that the log has or is about to have, of transactions as well.
     fn all(&self) -> BTreeSet<&OffsetKey> {
         let undecided = self.transactions.values().flat_map(BTreeMap::keys);

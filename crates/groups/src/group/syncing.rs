@@ -73,8 +73,9 @@ impl Group {
             Appended::Committed => {}
             // They go on waiting; their own time-outs end that.
             Appended::Late => return,
-            Appended::NotNow | Appended::TooLarge | Appended::Fenced | Appended::OutsideTransaction => {
-                self.answer_syncs(step, Refused::CoordinatorNotAvailable);
+            how => {
+                let why = how.refused().unwrap_or(Refused::CoordinatorNotAvailable);
+                self.answer_syncs(step, why);
                 return self.rebalance(step);
             }
         }

@@ -293,13 +293,14 @@ fn a_full_group_takes_nobody() {
 
 #[test]
 fn an_assignment_that_cannot_be_written_is_given_to_nobody() {
-    for how in [Appended::NotNow, Appended::TooLarge] {
+    let (later, never) = (Refused::CoordinatorNotAvailable, Refused::UnknownServerError);
+    for (how, why) in [(Appended::NotNow, later), (Appended::TooLarge, never), (Appended::Refused, never)] {
         let mut rig = Rig::new();
         let (joined, id) = rig.member("c0");
         assert_eq!(rig.joined(joined).generation, 1);
         rig.appends_end = Some(how);
         let synced = rig.sync(&id, 1, &[(&id, "all")]);
-        assert_eq!(rig.assigned(synced), Err(Refused::CoordinatorNotAvailable));
+        assert_eq!(rig.assigned(synced), Err(why));
         assert_eq!(rig.describe().listing.state, GroupState::PreparingRebalance);
         rig.appends_end = Some(Appended::Committed);
         let again = rig.ask(Request::Join(Join { member_id: id.clone(), ..join("c0") }));
@@ -406,4 +407,59 @@ fn members_that_could_do_it_in_very_many_ways_find_the_one_that_all_can() {
     let other = Join { protocols: vec![("3 7".to_owned(), Bytes::new())], ..all(9) };
     let refused = rig.ask(Request::Join(other));
     assert_eq!(rig.join_refused(refused), Refused::InconsistentGroupProtocol);
+}
+
+/// Each request would be kept for a session, of which a client says how long it is.
+#[test]
+fn ids_that_nobody_joins_with_take_so_much_memory_and_no_more() {
+    let config = GroupConfig {
+        initial_rebalance_delay_ms: 0,
+        pending_members_max: 100,
+        pending_members_bytes_max: 200_000,
+        ..GroupConfig::default()
+    };
+    let asks = |number: u64| Join {
+        group: "g".into(),
+        fresh_id: format!("{number}"),
+        session_timeout_ms: 1_800_000,
+        ..join("c")
+    };
+    let many_groups = |number: u64| Join { group: format!("g{number}"), ..asks(number) };
+    let long_names = |number: u64| Join { client_id: "c".repeat(32_000), ..asks(number) };
+    let each: [(&dyn Fn(u64) -> Join, usize); 3] = [(&asks, 100), (&many_groups, 100), (&long_names, 1)];
+    for (asks, kept_max) in each {
+        let mut rig = Rig::with(config.clone());
+        let mut ids = Vec::new();
+        for number in 0..500 {
+            let ticket = rig.ask(Request::Join(asks(number)));
+            let Answer::Join(Err((Refused::MemberIdRequired, id))) = rig.answer(ticket) else { panic!("79 is due") };
+            ids.push(Join { member_id: id, ..asks(number) });
+            let pending: usize = rig.coordinator.pending_members();
+            assert!((1..=kept_max).contains(&pending), "{pending} after {number}");
+            assert!(rig.groups().len() <= kept_max);
+        }
+        // The first one has been forgotten, as after its session, and joins anew; the last one joins.
+        let ticket = rig.ask(Request::Join(ids.remove(0)));
+        assert_eq!(rig.join_refused(ticket), Refused::UnknownMemberId);
+        let last = ids.pop().unwrap();
+        let ticket = rig.ask(Request::Join(last.clone()));
+        assert!(rig.waits(ticket) || matches!(rig.answer(ticket), Answer::Join(Ok(_))));
+    }
+}
+
+/// Those that have joined since do not count: they are members, whose number has a limit of its own.
+#[test]
+fn whoever_has_joined_is_not_forgotten_for_those_that_only_ask() {
+    let config = GroupConfig { pending_members_max: 3, initial_rebalance_delay_ms: 0, ..GroupConfig::default() };
+    let mut rig = Rig::with(config);
+    let (ids, generation) = rig.stable(2);
+    for number in 0..20 {
+        let asks = Join { fresh_id: format!("{number}"), group: format!("other{number}"), ..join("c") };
+        let ticket = rig.ask(Request::Join(asks));
+        assert_eq!(rig.join_refused(ticket), Refused::MemberIdRequired);
+    }
+    for id in &ids {
+        assert_eq!(rig.heartbeat(id, generation), Ok(()));
+    }
+    assert_eq!(rig.coordinator.pending_members(), 3);
 }

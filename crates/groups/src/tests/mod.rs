@@ -6,7 +6,7 @@ mod random;
 mod restarts;
 mod static_members;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
@@ -24,6 +24,8 @@ struct Rig {
     /// How appends end from now on; `None` holds them back.
     appends_end: Option<Appended>,
     held: Vec<AppendId>,
+    /// The topics that were asked after.
+    looked_up: Vec<BTreeSet<String>>,
 }
 
 impl Rig {
@@ -46,6 +48,7 @@ impl Rig {
             log: Vec::new(),
             appends_end: Some(Appended::Committed),
             held: Vec::new(),
+            looked_up: Vec::new(),
         }
     }
 
@@ -74,6 +77,7 @@ impl Rig {
                             }
                         }
                     }
+                    Effect::LookUpTopics(topics) => self.looked_up.push(topics),
                     Effect::Odd(what) => panic!("{what}"),
                 }
             }

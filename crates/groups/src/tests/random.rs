@@ -20,7 +20,8 @@ enum Doing {
 }
 
 fn doing() -> impl Strategy<Value = Doing> {
-    let ends = [None, Some(Appended::NotNow), Some(Appended::TooLarge), Some(Appended::Committed)];
+    let refused = [Appended::NotNow, Appended::TooLarge, Appended::Refused, Appended::Committed];
+    let ends: Vec<_> = std::iter::once(None).chain(refused.map(Some)).collect();
     prop_oneof![
         8 => (0_u8..4, any::<bool>(), any::<bool>(), 0_u8..3)
             .prop_map(|(client, known, is_static, protocol)| Doing::Join { client, known, is_static, protocol }),
@@ -32,7 +33,7 @@ fn doing() -> impl Strategy<Value = Doing> {
             .prop_map(|(member, offset, transaction)| Doing::Commit { member, offset, transaction }),
         2 => (0_u8..2, any::<bool>()).prop_map(|(producer, commits)| Doing::Decide { producer, commits }),
         4 => (0_u64..15_000).prop_map(|milliseconds| Doing::Pass { milliseconds }),
-        1 => prop::sample::select(ends.to_vec()).prop_map(Doing::AppendsEnd),
+        1 => prop::sample::select(ends).prop_map(Doing::AppendsEnd),
         1 => Just(Doing::Delete),
         1 => Just(Doing::Restart),
     ]

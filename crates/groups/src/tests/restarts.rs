@@ -120,3 +120,47 @@ fn what_makes_no_sense_in_the_log_is_passed_over() {
     let [Effect::Answer(_, Answer::Offsets(Ok(found)))] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(found[0].offset.as_ref().unwrap().as_ref().unwrap().offset, 10);
 }
+
+/// A coordinator asks after the topics of what it has loaded: it was not there when one of them was deleted, or had not read that
+/// far.
+#[test]
+fn offsets_of_topics_that_are_gone_go_when_a_coordinator_has_loaded() {
+    let mut rig = Rig::new();
+    let of = |topic: &str| CommittedOffset { topic: topic.into(), ..books(7).remove(0) };
+    let offsets = vec![of("books"), of("films"), of("maps")];
+    rig.commit(Commit { member: anonymous("g"), transaction: None, offsets }).unwrap();
+    let transaction = Some(Producer { id: 7, epoch: 0 });
+    rig.commit(Commit { member: anonymous("h"), transaction, offsets: vec![of("plays")] }).unwrap();
+    let mut next = successor(&rig);
+    // Of this one it hears before it has read all.
+    next.input(Input::TopicDeleted("maps".into()));
+    assert!(next.log.is_empty(), "what is read yet may be of it: {:?}", next.log);
+    next.input(Input::Loaded);
+    let topics = |topics: &[&str]| topics.iter().map(|&topic| topic.to_owned()).collect::<BTreeSet<_>>();
+    // The tombstone of the one that it has heard of is on its way.
+    assert_eq!(next.looked_up, [topics(&["books", "films", "maps", "plays"])]);
+    for gone in ["films", "plays"] {
+        next.input(Input::TopicDeleted(gone.into()));
+    }
+    let kept = |rig: &mut Rig, group: &str| {
+        rig.fetch_of(group, None, true).into_iter().map(|found| found.topic.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((kept(&mut next, "g"), kept(&mut next, "h")), (vec!["books".to_owned()], vec![]));
+    // And the log says so.
+    let mut last = successor(&rig);
+    for (_, records) in &next.log {
+        last.input(Input::Load(LoadedBatch::Records { transaction: None, records: records.clone() }));
+    }
+    last.input(Input::Loaded);
+    assert_eq!(kept(&mut last, "g"), ["books"]);
+    assert_eq!(last.looked_up, [topics(&["books"])]);
+}
+
+#[test]
+fn a_coordinator_without_offsets_asks_after_no_topic() {
+    let mut rig = Rig::new();
+    rig.stable(1);
+    let mut next = successor(&rig);
+    next.input(Input::Loaded);
+    assert!(next.looked_up.is_empty());
+}

@@ -20,6 +20,10 @@ use crate::records::{RecordError, TransactionStatus, TransactionValue, Transacti
 use crate::vocabulary::{AppendId, Appended, Now, Producer, Record, Ticket};
 use state::{Outcome, State};
 
+/// What the record of a transaction that ends may have more than the one before it: the producer id that comes next, the
+/// version of the client, and longer lengths of what holds them.
+const ENDING_BYTES: usize = 64;
+
 /// How a coordinator treats its transactions. Defaults are Kafka's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -287,14 +291,20 @@ impl TransactionCoordinator {
         }
         let append = AppendId(self.next_append);
         self.next_append += 1;
+        let goes_on = state.as_ref().is_some_and(|state| state.status == TransactionStatus::Ongoing);
+        let spare_bytes = if goes_on { ENDING_BYTES } else { 0 };
         self.appends.insert(append, Written { id: id.to_owned(), state, answer });
-        effects.push(TransactionEffect::Append(append, Record { key, value }));
+        effects.push(TransactionEffect::Append { id: append, record: Record { key, value }, spare_bytes });
     }
 
     fn appended(&mut self, now: Now, append: AppendId, how: Appended, effects: &mut Vec<TransactionEffect>) {
         let Some(mut written) = self.appends.remove(&append) else { return };
         if how != Appended::Committed {
-            let why = TransactionRefused::CoordinatorNotAvailable;
+            let why = match how {
+                // Told to try again, clients would do so for ever.
+                Appended::TooLarge | Appended::Refused => TransactionRefused::UnknownServerError,
+                _ => TransactionRefused::CoordinatorNotAvailable,
+            };
             if let Some((ticket, told)) = written.answer.take() {
                 effects.push(TransactionEffect::Answer(ticket, told.refused(why)));
             }

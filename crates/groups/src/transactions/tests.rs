@@ -19,6 +19,8 @@ struct Rig {
     log: Vec<Record>,
     appends_end: Option<Appended>,
     held: Vec<AppendId>,
+    /// The largest record that the log takes.
+    record_bytes_max: usize,
     /// Markers that are to be written, oldest first.
     marks: Vec<(String, Producer, bool, Vec<Partition>)>,
     next_producer_id: i64,
@@ -40,6 +42,7 @@ impl Rig {
             log: Vec::new(),
             appends_end: Some(Appended::Committed),
             held: Vec::new(),
+            record_bytes_max: usize::MAX,
             marks: Vec::new(),
             next_producer_id: 1000,
         }
@@ -58,7 +61,12 @@ impl Rig {
                         inputs.push(TransactionInput::ProducerId(ticket, Some(self.next_producer_id)));
                         self.next_producer_id += 1;
                     }
-                    TransactionEffect::Append(id, record) => {
+                    TransactionEffect::Append { id, record, spare_bytes } => {
+                        let bytes = record.key.len() + record.value.as_ref().map_or(0, |value| value.len());
+                        if bytes.saturating_add(spare_bytes) > self.record_bytes_max {
+                            inputs.push(TransactionInput::Appended(id, Appended::TooLarge));
+                            continue;
+                        }
                         if self.appends_end.is_none_or(|how| how == Appended::Committed) {
                             self.log.push(record);
                         }
@@ -394,6 +402,66 @@ fn what_could_not_be_written_has_not_happened() {
     rig.appends_end = Some(Appended::Committed);
     rig.passes_ms(1_000);
     assert_eq!(rig.status(), Some(Status::CompleteCommit));
+}
+
+/// Told to try again, a client would do so for ever; and a record that fits whose successor does not would leave a transaction
+/// that nobody can end.
+#[test]
+fn a_transaction_that_takes_no_more_partitions_says_so_and_can_be_ended() {
+    let exhausted = i16::MAX - 1;
+    for (epochs_are_left, ends_by) in
+        [(true, "commit"), (true, "time"), (true, "fence"), (false, "commit"), (false, "time")]
+    {
+        let mut rig = Rig::new();
+        let mut me = rig.begin(None).unwrap();
+        if !epochs_are_left {
+            let entry = rig.coordinator.ids.get_mut(ID).unwrap();
+            entry.state.producer.epoch = exhausted;
+            me.epoch = exhausted;
+        }
+        rig.record_bytes_max = 1_000;
+        let mut added = 0;
+        let why = loop {
+            match rig.add(me, added) {
+                Ok(()) => added += 1,
+                Err(why) => break why,
+            }
+            assert!(added < 1_000, "no log takes that");
+        };
+        assert_eq!(why, TransactionRefused::UnknownServerError);
+        assert!(added > 100, "{added}");
+        assert_eq!(rig.status(), Some(Status::Ongoing));
+        assert_eq!(rig.add(me, 0), Ok(()), "it goes on with what it has");
+        assert_eq!(rig.verify(me, added), Err(TransactionRefused::TransactionAbortable));
+        match ends_by {
+            "commit" => assert!(rig.end(me, true, true).is_ok()),
+            "fence" => assert_eq!(rig.begin(None), Err(TransactionRefused::ConcurrentTransactions)),
+            _ => rig.passes_ms(80_000),
+        }
+        let (_, commits, marked) = rig.mark();
+        assert_eq!((commits, marked.len()), (ends_by == "commit", usize::try_from(added).unwrap()));
+        let ended = if commits { Status::CompleteCommit } else { Status::CompleteAbort };
+        assert_eq!(rig.status(), Some(ended), "{ends_by}");
+    }
+}
+
+#[test]
+fn what_the_log_refuses_for_ever_is_told_as_final_and_has_not_happened() {
+    for how in [Appended::TooLarge, Appended::Refused] {
+        let mut rig = Rig::new();
+        rig.appends_end = Some(how);
+        assert_eq!(rig.begin(None), Err(TransactionRefused::UnknownServerError));
+        assert_eq!(rig.status(), None);
+        rig.appends_end = Some(Appended::Committed);
+        let me = rig.begin(None).unwrap();
+        assert_eq!(rig.add(me, 0), Ok(()));
+        rig.appends_end = Some(how);
+        assert_eq!(rig.end(me, true, false), Err(TransactionRefused::UnknownServerError));
+        assert_eq!((rig.status(), rig.marks.len()), (Some(Status::Ongoing), 0));
+        rig.appends_end = Some(Appended::Committed);
+        assert_eq!(rig.end(me, true, false), Ok(me));
+        assert_eq!(rig.mark(), (me, true, vec![0]));
+    }
 }
 
 #[test]

@@ -11,6 +11,10 @@ pub type Partition = (String, i32);
 #[non_exhaustive]
 #[repr(i16)]
 pub enum TransactionRefused {
+    /// UNKNOWN_SERVER_ERROR: what was asked for cannot be written, however often it is tried, as of a transaction of so many
+    /// partitions that its record is too large. It goes on as it was.
+    #[error("what was asked for cannot be written")]
+    UnknownServerError = -1,
     /// COORDINATOR_LOAD_IN_PROGRESS.
     #[error("the coordinator is loading")]
     CoordinatorLoadInProgress = 14,
@@ -181,8 +185,15 @@ pub enum TransactionEffect {
     Answer(Ticket, TransactionAnswer),
     /// Nobody's producer id is needed; [`TransactionInput::ProducerId`] brings it.
     NeedProducerId(Ticket),
-    /// A record is to be appended with acks=all.
-    Append(AppendId, Record),
+    /// A record is to be appended with acks=all, if one is taken that has `spare_bytes` more.
+    Append {
+        /// Comes back with the end.
+        id: AppendId,
+        /// The record.
+        record: Record,
+        /// What the records may need beside it that end the transaction: one that fits and cannot be ended would stay for ever.
+        spare_bytes: usize,
+    },
     /// Markers are to be written into these partitions, again and again until each has its one or is gone.
     Mark {
         /// The transactional id.
