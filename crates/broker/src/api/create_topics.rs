@@ -281,6 +281,20 @@ mod tests {
         }
     }
 
+    /// Names that the metrics of one topic would take for the other's. Of two in one request the first is made, in either order.
+    #[tokio::test]
+    async fn of_two_names_in_a_request_that_collide_the_first_is_made() {
+        let members = cluster_of(1).await;
+        let cluster = &members[0];
+        for (first, second, other) in [("a.b", "a_b", "c"), ("d_e.f", "d.e_f", "g"), ("h_", "h.", "i")] {
+            let results = ask(cluster, vec![topic(first, 1, 1), topic(second, 1, 1), topic(other, 1, 1)], false).await;
+            let codes: Vec<_> = results.iter().map(|result| (&*result.name.0, result.error_code)).collect();
+            assert_eq!(codes, [(first, 0), (second, 17), (other, 0)]);
+            let image = cluster.image();
+            assert!(image.topic(first).is_some() && image.topic(second).is_none() && image.topic(other).is_some());
+        }
+    }
+
     #[tokio::test]
     async fn validating_answers_like_making_and_makes_nothing() {
         let members = cluster_of(1).await;

@@ -118,6 +118,105 @@ async fn retention_takes_old_segments_below_the_high_watermark() {
     }
 }
 
+/// What was changed while a broker ran is there after it was killed, and acts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_of_a_topic_outlive_a_kill_and_retention_goes_by_them() {
+    use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+    use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+    use kafka_protocol::messages::{DescribeConfigsRequest, IncrementalAlterConfigsRequest};
+    const TOPIC_RESOURCE: i8 = 2;
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = || {
+        let mut config = single(dir.path().join("data"));
+        config.retention_check_interval_ms = 50;
+        config.background_flush_ms = 50;
+        config
+    };
+    let text = |text: &str| StrBytes::from_string(text.to_owned());
+    let connect = async |broker: &Broker| {
+        Connection::connect(&broker.local_addr().to_string(), "test", TIMEOUT).await.expect("connects")
+    };
+    let set = async |broker: &Broker, key: &str, value: Option<&str>| {
+        let entry = AlterableConfig::default()
+            .with_name(text(key))
+            .with_config_operation(i8::from(value.is_none()))
+            .with_value(value.map(text));
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(TOPIC_RESOURCE)
+            .with_resource_name(text(TOPIC))
+            .with_configs(vec![entry]);
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        let answer = connect(broker).await.send(&request).await.expect("an answer");
+        assert_eq!(answer.responses[0].error_code, 0, "{:?}", answer.responses[0].error_message);
+    };
+    let told = async |broker: &Broker, key: &str| {
+        let resource = DescribeConfigsResource::default()
+            .with_resource_type(TOPIC_RESOURCE)
+            .with_resource_name(text(TOPIC))
+            .with_configuration_keys(Some(vec![text(key)]));
+        let request = DescribeConfigsRequest::default().with_resources(vec![resource]);
+        let answer = connect(broker).await.send(&request).await.expect("an answer");
+        let one = &answer.results[0].configs[0];
+        (one.value.as_ref().map(ToString::to_string), one.config_source)
+    };
+    let partition = TopicPartition::new(TOPIC, 0);
+    let fill = async |broker: &Broker| {
+        let connection = connect(broker).await;
+        for _ in 0..30 {
+            let mut builder = highwater_storage::BatchBuilder::new(highwater_storage::Codec::None);
+            builder.push(highwater_storage::Record::new(crate::support::now(), &[b'x'; 100_000]));
+            let data = PartitionProduceData::default().with_records(Some(builder.build().into()));
+            let topic = TopicProduceData::default().with_name(TopicName(text(TOPIC))).with_partition_data(vec![data]);
+            let request = ProduceRequest::default().with_acks(-1).with_timeout_ms(10_000).with_topic_data(vec![topic]);
+            let answer = connection.send_version(&request, 9).await.expect("an answer");
+            assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+        }
+    };
+    let starts_at = async |broker: &Broker, least: i64| {
+        until("the log start moving", async || {
+            let status = broker.status(&partition)?;
+            (status.log_start.0 >= least).then_some(status.log_start.0)
+        })
+        .await
+    };
+
+    let broker = Broker::start_embedded(config()).await.expect("it starts");
+    let topic = kafka_protocol::messages::create_topics_request::CreatableTopic::default()
+        .with_name(TopicName(text(TOPIC)))
+        .with_num_partitions(1)
+        .with_replication_factor(1);
+    let request =
+        kafka_protocol::messages::CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
+    assert_eq!(connect(&broker).await.send(&request).await.expect("an answer").topics[0].error_code, 0);
+    serves(&broker).await;
+    // The second one is overwritten, the third taken back: neither may come again.
+    for (key, value) in [
+        ("segment.bytes", Some("1048576")),
+        ("retention.bytes", Some("1000")),
+        ("retention.bytes", Some("1048576")),
+        ("max.message.bytes", Some("1000")),
+        ("max.message.bytes", None),
+    ] {
+        set(&broker, key, value).await;
+    }
+    fill(&broker).await;
+    let first = starts_at(&broker, 10).await;
+    broker.kill().await;
+
+    let broker = Broker::start_embedded(config()).await.expect("it starts again");
+    serves(&broker).await;
+    const OF_TOPIC: i8 = 1;
+    assert_eq!(told(&broker, "segment.bytes").await, (Some("1048576".to_owned()), OF_TOPIC));
+    assert_eq!(told(&broker, "retention.bytes").await, (Some("1048576".to_owned()), OF_TOPIC));
+    assert_ne!(told(&broker, "max.message.bytes").await.1, OF_TOPIC);
+    assert!(starts_at(&broker, first).await <= 30);
+    fill(&broker).await;
+    let second = starts_at(&broker, first + 30).await;
+    // And not the default, nor the value before: about a megabyte is left.
+    assert!((40..=55).contains(&second), "{second}");
+    broker.shutdown().await.expect("a clean stop");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_compacted_topic_keeps_the_last_value_of_each_key() {
     use highwater_storage::{BatchBuilder, Codec, Record, batches};

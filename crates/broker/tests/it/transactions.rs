@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use highwater_broker::client::{ClientError, Connection};
 use highwater_broker::{Cluster, ClusterOptions};
+use highwater_replication::BrokerId;
 use highwater_storage::{BatchBuilder, Codec, Record, TransactionMarker, batches};
 use kafka_protocol::messages::add_partitions_to_txn_request::{AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction};
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
@@ -548,6 +549,158 @@ async fn what_takes_too_long_is_aborted_and_what_nobody_ends_is_found_and_ended(
     assert_eq!(latest(&client, false, 6).await, end + 1, "one marker, however often the partition is named");
     assert_eq!(producers().await.current_txn_start_offset, -1);
     assert_eq!(latest(&client, true, 6).await, latest(&client, false, 6).await);
+    cluster.shutdown().await.expect("it stops");
+}
+
+/// `transactional.id.expiration.ms`: an id that nobody uses is forgotten, also by the log, and not while its transaction goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transactional_id_that_was_silent_for_long_is_forgotten_for_good() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ClusterOptions::new(1, dir.path()).configure(|config| {
+        config.session_timeout_ms = 1_000;
+        config.heartbeat_interval_ms = 200;
+        config.transactions_topic_partitions = 1;
+        config.transactions.id_expiration_ms = 300;
+        config.transactions.expiry_check_interval_ms = 20;
+    });
+    let mut cluster = Cluster::start(options).await.expect("the cluster starts");
+    create_topic(&cluster, 1, 1, &[]).await;
+    let client = Client::of(&cluster);
+    let state = async |client: &Client| {
+        let request = DescribeTransactionsRequest::default().with_transactional_ids(vec![id()]);
+        let answer =
+            client.ask(Whom::Transactions, &request, 0, |answer| answer.transaction_states[0].error_code).await;
+        let state = &answer.transaction_states[0];
+        if state.error_code == 0 { Ok(state.transaction_state.to_string()) } else { Err(state.error_code) }
+    };
+    let mut producer = Producer::begin(&client, 60_000).await;
+    assert_eq!(producer.produce(0, "slow", 12).await, 0);
+    // It is not silent while its transaction goes on, however long that takes.
+    for _ in 0..30 {
+        assert_eq!(state(&client).await.as_deref(), Ok("Ongoing"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let old = (producer.id, producer.epoch);
+    assert_eq!(producer.end(true, 5).await, 0);
+    until("the id being forgotten", async || (state(&client).await == Err(105)).then_some(())).await;
+    assert_eq!(producer.produce(0, "late", 12).await, 49);
+    // Nor does a coordinator that loads know of it.
+    assert!(cluster.kill(BrokerId(1)).await);
+    cluster.restart(BrokerId(1)).await.expect("it starts");
+    let client = Client::of(&cluster);
+    assert_eq!(state(&client).await, Err(105));
+    let new = init(&client, 5, 60_000, None).await.expect("a producer id");
+    assert!(new.0 > old.0 && new.1 == 0, "{new:?} after {old:?}");
+    assert_eq!(read(&client, 0, true).await.0, ["slow"]);
+    cluster.shutdown().await.expect("it stops");
+}
+
+/// The log takes a record of so many bytes only. One that the record of the end would not fit behind is refused as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_more_partitions_than_its_record_has_room_for_says_so_and_is_ended() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ClusterOptions::new(1, dir.path()).configure(|config| {
+        config.transactions_topic_partitions = 1;
+        config.transactions_topic_segment_bytes = 400;
+    });
+    let cluster = Cluster::start(options).await.expect("the cluster starts");
+    create_topic(&cluster, 100, 1, &[]).await;
+    let client = Client::of(&cluster);
+    let mut producer = Producer::begin(&client, 60_000).await;
+    let all: Vec<i32> = (0..100).collect();
+    assert_eq!(producer.take_part(&all, 3).await, [-1; 100], "all or none");
+    let mut added = 0;
+    let code = loop {
+        match producer.add_partition(added, 3).await {
+            0 => added += 1,
+            code => break code,
+        }
+    };
+    assert_eq!(code, -1, "after {added}");
+    assert!((20..90).contains(&added), "{added}");
+    assert_eq!(producer.produce(0, "what fits", 9).await, 0);
+    assert_eq!(producer.end(true, 4).await, 0);
+    until("the end", async || (read(&client, 0, true).await.0 == ["what fits"]).then_some(())).await;
+    assert_eq!((producer.add_partition(1, 3).await, producer.end(false, 4).await), (0, 0), "and another one");
+    cluster.shutdown().await.expect("it stops");
+}
+
+/// `transaction.partition.verification.enable`: what clients of old have not told of the coordinator is taken without it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_verified_is_taken_at_a_clients_word() {
+    for verifies in [true, false] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = ClusterOptions::new(1, dir.path()).configure(move |config| {
+            config.verifies_transactions = verifies;
+            config.offsets_topic_partitions = 1;
+            config.transactions_topic_partitions = 1;
+        });
+        let cluster = Cluster::start(options).await.expect("the cluster starts");
+        create_topic(&cluster, 2, 1, &[]).await;
+        let client = Client::of(&cluster);
+        until("a coordinator of the group", async || client.look_for(Whom::Group).await).await;
+        let mut producer = Producer::begin(&client, 60_000).await;
+        for version in [9, 11] {
+            producer.sequences = [if verifies { 0 } else { producer.sequences[0] }, 0];
+            let refused = if version < 11 { 48 } else { 120 };
+            let code = producer.produce(0, "a word", version).await;
+            assert_eq!(code, if verifies { refused } else { 0 }, "Produce {version}, verifies: {verifies}");
+        }
+        for version in [3, 4] {
+            let refused = if version < 4 { 48 } else { 120 };
+            let code = producer.commit_offset(7, version).await;
+            assert_eq!(code, if verifies { refused } else { 0 }, "TxnOffsetCommit {version}, verifies: {verifies}");
+        }
+        // What adds itself is added whether others are verified or not, and ends with the transaction.
+        assert_eq!(producer.produce(1, "added", 12).await, 0);
+        assert_eq!(producer.end(true, 5).await, 0);
+        until("the end", async || (read(&client, 1, true).await.0 == ["added"]).then_some(())).await;
+        // Of the others the coordinator does not know, so that nobody ends what they have begun.
+        let (stable, end) = (latest(&client, true, 6).await, latest(&client, false, 6).await);
+        assert_eq!((stable, end), if verifies { (0, 0) } else { (0, 2) });
+        cluster.shutdown().await.expect("it stops");
+    }
+}
+
+/// An internal topic is made with as many replicas as its setting says, or not yet: it would keep as few for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn coordinators_wait_for_as_many_brokers_as_their_topics_are_to_have_replicas() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = ClusterOptions::new(3, dir.path()).configure(|config| {
+        config.session_timeout_ms = 1_000;
+        config.heartbeat_interval_ms = 200;
+        config.offsets_topic_partitions = 1;
+        config.offsets_topic_replication_factor = Some(3);
+        config.transactions_topic_partitions = 1;
+        config.transactions_topic_replication_factor = Some(3);
+    });
+    let mut cluster = Cluster::start(options).await.expect("the cluster starts");
+    for id in [2, 3] {
+        cluster.stop(BrokerId(id)).await.expect("it stops");
+    }
+    let known = |cluster: &Cluster| cluster.broker(BrokerId(1)).expect("it runs").image().brokers.len();
+    until("the others being gone", async || (known(&cluster) == 1).then_some(())).await;
+    let address = cluster.address(BrokerId(1)).expect("broker 1").to_string();
+    let codes = async || {
+        let connection = Connection::connect(&address, "test", TIMEOUT).await.expect("a connection");
+        let mut codes = Vec::new();
+        for (kind, key) in [(0, GROUP), (1, ID)] {
+            let request = FindCoordinatorRequest::default().with_key_type(kind).with_coordinator_keys(vec![text(key)]);
+            codes.push(connection.send(&request).await.expect("an answer").coordinators[0].error_code);
+        }
+        codes
+    };
+    assert_eq!(codes().await, [15, 15]);
+    assert!(cluster.broker(BrokerId(1)).expect("it runs").image().topics.is_empty());
+    for id in [2, 3] {
+        cluster.restart(BrokerId(id)).await.expect("it starts");
+    }
+    until("both coordinators", async || (codes().await == [0, 0]).then_some(())).await;
+    let image = cluster.broker(BrokerId(1)).expect("it runs").image();
+    for topic in ["__consumer_offsets", "__transaction_state"] {
+        let partition = image.topic(topic).expect("it is made").partition(0).expect("it has one");
+        assert_eq!(partition.assignment.len(), 3, "{topic}");
+    }
     cluster.shutdown().await.expect("it stops");
 }
 
