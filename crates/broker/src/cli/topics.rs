@@ -1,4 +1,6 @@
-//! `highwater topics`: what a cluster says of its partitions, over the ordinary protocol.
+//! `highwater topics`: what a cluster says of its partitions and the settings of its topics, over the ordinary protocol.
+
+mod configs;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,15 +18,17 @@ use kafka_protocol::messages::{BrokerId, ListOffsetsRequest, MetadataRequest, Me
 use kafka_protocol::protocol::StrBytes;
 
 /// Show leader, epoch, replicas, who of them is in sync (ISR) and who is not (OSR), log start, high watermark and log end of
-/// each partition.
+/// each partition, and below them the settings that topics have of their own.
 #[derive(Debug, Args)]
 pub(crate) struct TopicsArguments {
     /// Any broker of the cluster.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
     bootstrap: String,
     /// Show instead what happened to each replica: each cut of its log, and each election by which records may be lost.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "alter")]
     history: bool,
+    #[command(flatten)]
+    changes: configs::Changes,
     /// Only these topics.
     #[arg(value_name = "TOPIC")]
     topics: Vec<String>,
@@ -42,7 +46,7 @@ const EARLIEST: i64 = -2;
 const CONSUMER: BrokerId = BrokerId(-1);
 const DEBUGGING_CONSUMER: BrokerId = BrokerId(-2);
 
-/// Prints the table.
+/// Prints the table, after a change of the settings in it if one is asked for.
 pub(crate) fn run(arguments: &TopicsArguments) -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
@@ -57,6 +61,9 @@ pub(crate) fn run(arguments: &TopicsArguments) -> anyhow::Result<()> {
 
 async fn describe(arguments: &TopicsArguments) -> anyhow::Result<String> {
     let connection = Connection::connect(&arguments.bootstrap, CLIENT_ID, TIMEOUT).await?;
+    if arguments.changes.alter {
+        configs::alter(&connection, &arguments.topics, &arguments.changes).await?;
+    }
     let metadata = connection.send(&metadata_request(arguments)).await?;
     let offsets = offsets_by_partition(&metadata).await;
     let mut rows = vec![
@@ -65,7 +72,7 @@ async fn describe(arguments: &TopicsArguments) -> anyhow::Result<String> {
     ];
     let mut topics: Vec<_> = metadata.topics.iter().collect();
     topics.sort_by(|a, b| name_of(a).cmp(name_of(b)));
-    for topic in topics {
+    for topic in &topics {
         if topic.error_code != ErrorCode::None.number() {
             bail!("topic {}: {}", name_of(topic), describe_code(topic.error_code));
         }
@@ -76,7 +83,8 @@ async fn describe(arguments: &TopicsArguments) -> anyhow::Result<String> {
             rows.push(row(name_of(topic), partition, known));
         }
     }
-    Ok(aligned(&rows))
+    let names: Vec<_> = topics.iter().map(|topic| name_of(topic)).collect();
+    Ok(aligned(&rows) + &configs::table(&connection, &names).await?)
 }
 
 fn metadata_request(arguments: &TopicsArguments) -> MetadataRequest {
