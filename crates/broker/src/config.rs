@@ -7,7 +7,7 @@
 //!
 //! Where a default differs from Kafka's the key's text in [`keys::BROKER_KEYS`] says why.
 
-mod dynamic;
+pub(crate) mod dynamic;
 pub(crate) mod kafka_defaults;
 pub(crate) mod kafka_names;
 pub mod keys;

@@ -17,7 +17,7 @@ use highwater_storage::{
 
 use crate::api::ErrorCode;
 use crate::cluster::{MetadataImage, PartitionImage, Registration, TopicImage};
-use crate::config::TopicConfig;
+use crate::config::{BrokerConfig, TopicConfig};
 use crate::damage;
 use crate::history::HistoryEntry;
 use crate::hosted::{Command, Hosted, Marks};
@@ -50,7 +50,7 @@ pub(crate) struct Partitions {
     /// The options made last, and of which configuration: most topics have the same.
     last_options: Mutex<Option<(TopicConfig, Arc<LogOptions>)>>,
     /// What holds for topics that do not say, by the last image.
-    defaults: RwLock<Arc<TopicConfig>>,
+    running: RwLock<Arc<BrokerConfig>>,
 }
 
 /// What the partitions were last told.
@@ -97,7 +97,7 @@ impl Partitions {
         let shared_options = topic_options::shared(&services.config);
         services.histories.open(Arc::clone(&fs));
         *services.data.write().unwrap_or_else(PoisonError::into_inner) = Some(data);
-        let defaults = RwLock::new(Arc::new(services.config.topic.clone()));
+        let running = RwLock::new(Arc::clone(&services.config));
         Self {
             services,
             fs,
@@ -106,7 +106,7 @@ impl Partitions {
             known: Mutex::default(),
             shared_options,
             last_options: Mutex::default(),
-            defaults,
+            running,
         }
     }
 
@@ -234,7 +234,7 @@ impl Partitions {
     pub(crate) fn attach(&self, image: &Arc<MetadataImage>, opened: Vec<Opened>) {
         // What is gone from the next image is compared with this one.
         self.known.lock().unwrap_or_else(PoisonError::into_inner).image = Arc::clone(image);
-        self.take_defaults(image);
+        self.take_settings(image);
         let is_above = |opened: &Opened| opened.high_watermark.is_some_and(|mark| mark > opened.log.end());
         let has_lost_tails = opened.iter().any(is_above);
         for opened in opened {
@@ -323,7 +323,7 @@ impl Partitions {
         }
         known.registration = Some(registration);
         known.live = live;
-        let redefined = self.take_defaults(image);
+        let redefined = self.take_settings(image);
         for (name, topic) in &image.topics {
             let before = known.image.topics.get(name);
             let unchanged = before.is_some_and(|before| Arc::ptr_eq(before, topic));
@@ -336,21 +336,26 @@ impl Partitions {
         self.retry_wanted()
     }
 
-    /// Takes over what was set of the brokers. Returns whether that changes anything for topics.
-    fn take_defaults(&self, image: &MetadataImage) -> bool {
-        let now = self.services.config.topic_defaults([&image.broker_defaults, &image.broker_config]);
-        let mut defaults = self.defaults.write().unwrap_or_else(PoisonError::into_inner);
-        let differs = **defaults != now;
+    /// Takes over what was set of the brokers. Returns whether that changes anything.
+    fn take_settings(&self, image: &MetadataImage) -> bool {
+        let now = self.services.config.running([&image.broker_defaults, &image.broker_config]);
+        let mut running = self.running.write().unwrap_or_else(PoisonError::into_inner);
+        let differs = **running != now;
         if differs {
-            *defaults = Arc::new(now);
+            *running = Arc::new(now);
+            *self.last_options.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
         differs
     }
 
+    /// The broker's configuration with what was set of it since it started.
+    pub(crate) fn running(&self) -> Arc<BrokerConfig> {
+        Arc::clone(&self.running.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// How a topic is to be kept here.
     pub(crate) fn config_of(&self, topic: &TopicImage) -> TopicConfig {
-        let defaults = self.defaults.read().unwrap_or_else(PoisonError::into_inner);
-        topic_options::of_topic(&defaults, &topic.name, &topic.config)
+        topic_options::of_topic(&self.running().topic, &topic.name, &topic.config)
     }
 
     fn retry_wanted(&self) -> bool {
@@ -683,7 +688,7 @@ impl Partitions {
         if let Some((_, options)) = last.as_ref().filter(|(of, _)| of == topic) {
             return Arc::clone(options);
         }
-        let options = Arc::new(topic_options::log_options(&self.services.config, topic, &self.shared_options));
+        let options = Arc::new(topic_options::log_options(&self.running(), topic, &self.shared_options));
         *last = Some((topic.clone(), Arc::clone(&options)));
         options
     }

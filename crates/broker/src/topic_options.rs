@@ -23,8 +23,6 @@ pub(crate) fn of_topic(defaults: &TopicConfig, topic: &str, overrides: &BTreeMap
 /// What all logs are told: with the memory that compactions share.
 pub(crate) fn shared(broker: &BrokerConfig) -> LogOptions {
     let compaction = CompactionOptions {
-        io_buffer_bytes: broker.cleaner_io_buffer_bytes,
-        backoff_ms: broker.cleaner_backoff_ms,
         memory: CompactionMemory::bounded(broker.cleaner_dedupe_buffer_bytes),
         ..CompactionOptions::default()
     };
@@ -50,6 +48,8 @@ const OPEN_FILES_MAX: usize = 10_000;
 pub(crate) fn log_options(broker: &BrokerConfig, topic: &TopicConfig, shared: &LogOptions) -> LogOptions {
     let is_compacted = topic.cleanup_policy.compact && broker.cleaner_enable;
     let compaction = shared.compaction.clone().filter(|_| is_compacted).map(|shared| CompactionOptions {
+        io_buffer_bytes: broker.cleaner_io_buffer_bytes,
+        backoff_ms: broker.cleaner_backoff_ms,
         delete_retention_ms: topic.delete_retention_ms,
         min_cleanable_dirty_ratio: topic.min_cleanable_dirty_ratio,
         min_compaction_lag_ms: topic.min_compaction_lag_ms,

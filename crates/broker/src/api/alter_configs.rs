@@ -11,6 +11,7 @@ use kafka_protocol::protocol::StrBytes;
 use super::config_resources::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, ROOT_LOGGER, TOPIC};
 use super::{ErrorCode, RequestContext};
 use crate::cluster::{AdminError, ClusterHandle, ConfigKind, Intent, check_name};
+use crate::config::dynamic::{DynamicKey, Effect, Reach};
 use crate::config::kafka_defaults::{KAFKA_TOPIC_KEYS, kafka_broker_key};
 use crate::config::keys::{BrokerKey, ConfigType};
 use crate::config::resources::{self, CLIENT_METRICS_KEYS, GROUP_KEYS, InvalidResource, ResourceKey};
@@ -308,11 +309,13 @@ struct OfBroker<'a> {
 
 impl Keys for OfBroker<'_> {
     fn kind(&self, key: &str) -> Option<ConfigType> {
-        TopicKey::of_dynamic(key).map(|key| key.kind)
+        let other = || DynamicKey::named(key).map(DynamicKey::kind);
+        TopicKey::of_dynamic(key).map(|key| key.kind).or_else(other)
     }
 
     fn default(&self, key: &str) -> String {
-        TopicKey::of_dynamic(key).map_or_else(String::new, |key| (key.show)(&self.config.topic))
+        let other = || kafka_broker_key(key).and_then(|(_, default)| default).unwrap_or_default().to_owned();
+        TopicKey::of_dynamic(key).map_or_else(other, |key| (key.show)(&self.config.topic))
     }
 }
 
@@ -327,7 +330,7 @@ async fn broker(
     let keys = OfBroker { config };
     let change = |before: &BTreeMap<String, String>| {
         let (after, set) = after(wanted, before, &keys)?;
-        check_broker_keys(config, &after, &set)?;
+        check_broker_keys(config, own.is_none(), &after, &set)?;
         Ok(after)
     };
     cluster.change_config(ConfigKind::Broker, own.as_deref(), intent, &change).await.map_err(refused)
@@ -335,25 +338,41 @@ async fn broker(
 
 fn check_broker_keys(
     config: &BrokerConfig,
+    of_all: bool,
     after: &BTreeMap<String, String>,
     set: &BTreeSet<String>,
 ) -> Result<(), AdminError> {
-    let is_fixed = |key: &&str| {
-        let is_known = is_kafkas(key) || kafka_broker_key(key).is_some() || BrokerKey::named(key).is_some();
-        is_known && TopicKey::of_dynamic(key).is_none()
+    let refused = |what: &str, keys: Vec<&str>| match keys.is_empty() {
+        true => Ok(()),
+        false => Err(AdminError::InvalidRequest(format!("{what}: Set({})", keys.join(", ")))),
     };
-    let fixed: Vec<&str> = set.iter().map(String::as_str).filter(is_fixed).collect();
-    if !fixed.is_empty() {
-        let message = format!("Cannot update these configs dynamically: Set({})", fixed.join(", "));
-        return Err(AdminError::InvalidRequest(message));
+    let those = |chosen: &dyn Fn(&str) -> bool| set.iter().map(String::as_str).filter(|key| chosen(key)).collect();
+    let is_fixed = |key: &str| {
+        let is_known = is_kafkas(key) || kafka_broker_key(key).is_some() || BrokerKey::named(key).is_some();
+        is_known && TopicKey::of_dynamic(key).is_none() && DynamicKey::named(key).is_none()
+    };
+    refused("Cannot update these configs dynamically", those(&is_fixed))?;
+    let is_of_one = |key: &str| DynamicKey::named(key).is_some_and(|key| key.reach == Reach::OneBroker);
+    if of_all {
+        let what = "Cannot update these configs at default cluster level, broker id must be specified";
+        refused(what, those(&is_of_one))?;
     }
     for (key, value) in set.iter().filter_map(|key| after.get_key_value(key)) {
-        let Some(known) = TopicKey::of_dynamic(key) else {
-            // As in Kafka, where it may be a plug-in's.
-            tracing::warn!(key, "set of the brokers, and not known here");
-            continue;
+        let checked = match (TopicKey::of_dynamic(key), DynamicKey::named(key)) {
+            (Some(known), _) => (known.set)(&mut config.topic.clone(), value),
+            (None, Some(known)) => {
+                if known.effect == Effect::None {
+                    tracing::warn!(key, "set of the brokers: it is kept and told, and nothing acts on it");
+                }
+                known.check(value)
+            }
+            (None, None) => {
+                // As in Kafka, where it may be a plug-in's.
+                tracing::warn!(key, "set of the brokers, and not known here");
+                Ok(())
+            }
         };
-        (known.set)(&mut config.topic.clone(), value).map_err(|problem| {
+        checked.map_err(|problem| {
             AdminError::InvalidRequest(format!("Invalid value {value} for configuration {key}: {problem}"))
         })?;
     }

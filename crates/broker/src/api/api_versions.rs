@@ -13,8 +13,8 @@ const ZERO_LEVELS_SINCE: i16 = 4;
 
 /// The one feature by which clients go here: at 2, a producer's epoch goes up with each transaction, and partitions take part
 /// by the first batch they get (KIP-890).
-const TRANSACTION_VERSION: &str = "transaction.version";
-const TRANSACTION_VERSION_LEVEL: i16 = 2;
+pub(super) const TRANSACTION_VERSION: &str = "transaction.version";
+pub(super) const TRANSACTION_VERSION_LEVEL: i16 = 2;
 
 /// Counts the changes of features; there are none.
 const FEATURES_EPOCH: i64 = 0;

@@ -203,12 +203,13 @@ async fn alter_one(cluster: &ClusterHandle, entry: &AlterEntry, intent: Intent) 
     }
     let rates: &[(&str, bool)] = if kind == ConfigKind::Ip { &IP_RATES } else { &RATES };
     for OpData { key, value, remove, .. } in &entry.ops {
-        let Some((_, may_have_fraction)) = rates.iter().find(|(rate, _)| *rate == &**key) else {
-            return Err(invalid(format!("Invalid configuration key {key}")));
-        };
+        // Of what is not there, whatever it is, nothing is to be taken back.
         if *remove {
             continue;
         }
+        let Some((_, may_have_fraction)) = rates.iter().find(|(rate, _)| *rate == &**key) else {
+            return Err(invalid(format!("Invalid configuration key {key}")));
+        };
         // Neither is what is no number.
         if value.is_nan() || *value <= 0.0 {
             return Err(invalid(format!("Quota {key} must be greater than 0")));

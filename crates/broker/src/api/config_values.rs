@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::MetadataImage;
+use crate::config::dynamic::DynamicKey;
 use crate::config::kafka_defaults::{KAFKA_BROKER_KEYS, KAFKA_TOPIC_KEYS, kafka_broker_key};
 use crate::config::keys::{BROKER_KEYS, BrokerKey, ConfigType};
 use crate::config::topic_keys::{TOPIC_KEYS, TopicKey};
@@ -93,6 +94,11 @@ fn dynamic(image: &MetadataImage, name: &str) -> Vec<Layer> {
     own.into_iter().chain(of(&image.broker_defaults, Source::AllBrokers)).collect()
 }
 
+/// Whether a key of brokers can be set while they run, as far as is known.
+fn can_change(name: &str) -> bool {
+    TopicKey::of_dynamic(name).is_some() || DynamicKey::named(name).is_some()
+}
+
 /// Every setting of a topic that has these of its own.
 pub(super) fn of_topic(image: &MetadataImage, config: &BrokerConfig, own: &BTreeMap<String, String>) -> Vec<Described> {
     let defaults = config.topic_defaults([&image.broker_defaults, &image.broker_config]);
@@ -118,6 +124,7 @@ pub(super) fn of_topic(image: &MetadataImage, config: &BrokerConfig, own: &BTree
     let unused = KAFKA_TOPIC_KEYS.iter().map(|&(name, kind, default, broker_key)| {
         let mut layers = Vec::new();
         layers.extend(own.get(name).map(|value| layer(name, value.clone(), Source::Topic)));
+        layers.extend(broker_key.into_iter().flat_map(|of| dynamic(image, of)));
         layers.extend(broker_key.map(|of| layer(of, default.to_owned(), Source::Default)));
         Described::new(name, kind, NO_EFFECT, Some(default.to_owned()), layers)
     });
@@ -137,7 +144,7 @@ pub(super) fn of_broker(image: &MetadataImage, config: &BrokerConfig) -> Vec<Des
     let own_defaults = BrokerConfig::default();
     for key in BROKER_KEYS {
         let BrokerKey { name, kind, doc, show, .. } = key;
-        let mut layers = Vec::new();
+        let mut layers = if can_change(name) { dynamic(image, name) } else { Vec::new() };
         if config.is_set(name) {
             layers.push(layer(name, show(config), Source::BrokerFile));
         }
@@ -168,11 +175,12 @@ pub(super) fn of_broker(image: &MetadataImage, config: &BrokerConfig) -> Vec<Des
     }
     for &(name, kind, default) in KAFKA_BROKER_KEYS {
         let default = || default.map(str::to_owned);
-        let layers = default().into_iter().map(|value| layer(name, value, Source::Default)).collect();
+        let mut layers = if can_change(name) { dynamic(image, name) } else { Vec::new() };
+        layers.extend(default().map(|value| layer(name, value, Source::Default)));
         all.entry(name).or_insert_with(|| Described::new(name, kind, NO_EFFECT, default(), layers));
     }
     for (name, described) in &mut all {
-        described.is_read_only = TopicKey::of_dynamic(name).is_none();
+        described.is_read_only = !can_change(name);
     }
     let mut all: Vec<Described> = all.into_values().collect();
     all.extend(unknown(&image.broker_config, Source::Broker));
@@ -182,16 +190,20 @@ pub(super) fn of_broker(image: &MetadataImage, config: &BrokerConfig) -> Vec<Des
 /// What was set of all brokers while they run.
 pub(super) fn of_all_brokers(image: &MetadataImage) -> Vec<Described> {
     let set = image.broker_defaults.iter().filter_map(|(name, value)| {
-        let key = TopicKey::of_dynamic(name)?;
-        let layers = vec![layer(name, read_as(key, value), Source::AllBrokers)];
-        Some(Described::new(name, key.kind, key.doc, None, layers))
+        let (kind, doc) = match (TopicKey::of_dynamic(name), DynamicKey::named(name)) {
+            (Some(key), _) => (key.kind, key.doc),
+            (None, Some(key)) => (key.kind(), BrokerKey::named(name).map_or(NO_EFFECT, |key| key.doc)),
+            (None, None) => return None,
+        };
+        let read = TopicKey::of_dynamic(name).map_or_else(|| value.clone(), |key| read_as(key, value));
+        Some(Described::new(name, kind, doc, None, vec![layer(name, read, Source::AllBrokers)]))
     });
     set.chain(unknown(&image.broker_defaults, Source::AllBrokers)).collect()
 }
 
 /// Settings of keys that nobody knows: for all one can say, they are secret.
 fn unknown(set: &BTreeMap<String, String>, source: Source) -> Vec<Described> {
-    let some = set.keys().filter(|name| TopicKey::of_dynamic(name).is_none());
+    let some = set.keys().filter(|name| !can_change(name));
     some.map(|name| {
         let described = Described::new(name, ConfigType::String, NO_EFFECT, None, vec![layer(name, None, source)]);
         Described { is_sensitive: true, ..described }

@@ -7,6 +7,7 @@ use kafka_protocol::messages::alter_replica_log_dirs_response::{
     AlterReplicaLogDirPartitionResult, AlterReplicaLogDirTopicResult,
 };
 use kafka_protocol::messages::describe_quorum_response::{Listener, Node, PartitionData, ReplicaState, TopicData};
+use kafka_protocol::messages::update_features_request::FeatureUpdateKey;
 use kafka_protocol::messages::update_features_response::UpdatableFeatureResult;
 use kafka_protocol::messages::{
     AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, BrokerId, DescribeQuorumRequest, DescribeQuorumResponse,
@@ -14,6 +15,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use super::api_versions::{TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL};
 use super::create_topics::CLUSTER_METADATA_TOPIC;
 use super::describe_log_dirs::absolute;
 use super::{ErrorCode, RequestContext, metadata};
@@ -78,24 +80,26 @@ fn quorum(
     response
 }
 
-/// There are no features whose versions could be changed.
+/// There is one feature, at the level it has; nothing else can be had. As in Kafka all updates fail by one.
 pub(crate) fn update_features(version: i16, request: &UpdateFeaturesRequest) -> UpdateFeaturesResponse {
     let response = UpdateFeaturesResponse::default().with_error_message(None);
-    let Some(first) = request.feature_updates.first() else { return response };
+    let is_so = |update: &FeatureUpdateKey| {
+        (&*update.feature, update.max_version_level) == (TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL)
+    };
+    let Some(first) = request.feature_updates.iter().find(|update| !is_so(update)) else {
+        // Of each feature by itself up to version 1.
+        let each = request.feature_updates.iter().filter(|_| version <= 1).map(|update| {
+            UpdatableFeatureResult::default().with_feature(update.feature.clone()).with_error_message(None)
+        });
+        return response.with_results(each.collect());
+    };
     let code = ErrorCode::InvalidUpdateVersion.number();
     let told = |feature: &StrBytes, level: i16| {
         super::told(format!("Invalid update version {level} for feature {feature}. This broker does not support it."))
     };
     let message = told(&first.feature, first.max_version_level);
-    // Of each feature by itself up to version 1.
-    let each = request.feature_updates.iter().filter(|_| version <= 1).map(|update| {
-        UpdatableFeatureResult::default()
-            .with_feature(update.feature.clone())
-            .with_error_code(code)
-            .with_error_message(Some(told(&update.feature, update.max_version_level)))
-    });
     let words = format!("The update failed for all features since the following feature had an error: {message}");
-    response.with_error_code(code).with_error_message(Some(super::told(words))).with_results(each.collect())
+    response.with_error_code(code).with_error_message(Some(super::told(words)))
 }
 
 /// A registration lasts as long as its broker runs, so there is none to be taken away from a broker that is gone.
@@ -144,7 +148,6 @@ pub(crate) fn alter_log_dirs(
 mod tests {
     use kafka_protocol::messages::alter_replica_log_dirs_request::{AlterReplicaLogDir, AlterReplicaLogDirTopic};
     use kafka_protocol::messages::describe_quorum_request;
-    use kafka_protocol::messages::update_features_request::FeatureUpdateKey;
 
     use super::*;
     use crate::api::ApiKey;
@@ -183,7 +186,14 @@ mod tests {
         for version in 0..=2 {
             let response = update_features(version, &request);
             encodes(ApiKey::UpdateFeatures, &response, version);
-            assert_eq!((response.error_code, response.results.len()), (95, if version <= 1 { 2 } else { 0 }));
+            assert_eq!((response.error_code, response.results.len()), (95, 0));
+            let as_it_is = update("transaction.version").with_max_version_level(2);
+            let same = UpdateFeaturesRequest::default().with_feature_updates(vec![as_it_is.clone()]);
+            let response = update_features(version, &same);
+            encodes(ApiKey::UpdateFeatures, &response, version);
+            assert_eq!((response.error_code, response.results.len()), (0, if version <= 1 { 1 } else { 0 }));
+            let with_another = UpdateFeaturesRequest::default().with_feature_updates(vec![as_it_is, update("a")]);
+            assert_eq!(update_features(version, &with_another).error_code, 95);
             let nothing = update_features(version, &UpdateFeaturesRequest::default());
             encodes(ApiKey::UpdateFeatures, &nothing, version);
             assert_eq!(nothing.error_code, 0);

@@ -19,6 +19,9 @@ use crate::config::BrokerConfig;
 use crate::config::keys::ConfigType;
 use crate::config::resources::{CLIENT_METRICS_KEYS, GROUP_KEYS, ResourceKey};
 
+/// The kinds of resources that have settings.
+const KINDS: [i8; 5] = [TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP];
+
 /// A resource that cannot be described.
 type Refused = (ErrorCode, String);
 
@@ -49,11 +52,17 @@ async fn answer(
     // Each is answered once, however often it is named: an answer is a thousand times as long as its question.
     let mut seen = BTreeSet::new();
     let mut results = Vec::new();
+    // As in Kafka a request that asks for a kind there is not is answered as a whole.
+    let is_unsupported = |resource: &DescribeConfigsResource| !KINDS.contains(&resource.resource_type);
+    let unsupported = request.resources.iter().find(|resource| is_unsupported(resource)).map(|one| one.resource_type);
     for resource in request.resources {
         if !seen.insert((resource.resource_type, resource.resource_name.clone())) {
             continue;
         }
-        let described = describe(cluster, config, &resource).await;
+        let described = match unsupported {
+            None => describe(cluster, config, &resource).await,
+            Some(kind) => Err((ErrorCode::InvalidRequest, format!("Unsupported resource type: {kind}"))),
+        };
         let wanted = |described: &Described| is_wanted(&resource, &described.key);
         let described = described.map(|all| {
             let wanted = all.into_iter().filter(wanted);

@@ -31,7 +31,9 @@ fn answer(image: &MetadataImage, request: &DescribeTopicPartitionsRequest) -> De
         false => request.topics.iter().map(|topic| topic.name.as_str()).collect(),
     };
     if let Some(cursor) = &request.cursor {
-        if cursor.partition_index < 0 {
+        // Where to go on must be in what was asked for.
+        let is_asked = asks_for_all || names.contains(cursor.topic_name.as_str());
+        if cursor.partition_index < 0 || !is_asked {
             let refused = request.topics.iter().map(|topic| of(topic.name.as_str(), ErrorCode::InvalidRequest));
             return DescribeTopicPartitionsResponse::default().with_topics(refused.collect());
         }
@@ -159,6 +161,9 @@ mod tests {
         assert_eq!(told, page(&[("a b", 17, &[]), ("books", 0, &[0])], Some(("books", 1))));
         assert_eq!(ask(&["nope", "x"], 1, None), page(&[("nope", 3, &[]), ("x", 3, &[])], None));
         assert_eq!(ask(&["books"], 1, Some(("books", -1))), page(&[("books", 42, &[])], None));
+        for elsewhere in ["a", "empty"] {
+            assert_eq!(ask(&["books"], 1, Some((elsewhere, 0))), page(&[("books", 42, &[])], None));
+        }
     }
 
     #[test]

@@ -274,7 +274,7 @@ async fn answer(
         }
         ApiKey::CreateDelegationToken => {
             let _: messages::CreateDelegationTokenRequest = decoded!();
-            reply.write(&security::create_token())
+            reply.write(&security::create_token(context.version))
         }
         ApiKey::RenewDelegationToken => {
             let _: messages::RenewDelegationTokenRequest = decoded!();

@@ -109,7 +109,7 @@ pub(crate) async fn handle(
         }
     }
     if let Some(id) = id.filter(|_| !of_transaction.is_empty()) {
-        let verifies = context.broker.config.verifies_transactions;
+        let verifies = context.broker.partitions.running().verifies_transactions;
         let mode =
             if context.version >= ADDS_SINCE { Some(Mode::Add) } else { Some(Mode::Verify).filter(|_| verifies) };
         Verifications::admit(&context.broker, &id, mode, of_transaction);

@@ -37,19 +37,37 @@ pub(crate) fn delete_acls(request: &DeleteAclsRequest) -> DeleteAclsResponse {
     DeleteAclsResponse::default().with_filter_results(vec![refused; request.filters.len()])
 }
 
+/// Who is on a plain connection.
+const USER: StrBytes = StrBytes::from_static_str("User");
+const ANONYMOUS: StrBytes = StrBytes::from_static_str("ANONYMOUS");
+
+/// From this version on who asks for a token is told beside whom it is for.
+const REQUESTER_SINCE: i16 = 3;
+
 /// CreateDelegationToken (38): nobody is who they say on a plain connection.
-pub(crate) fn create_token() -> CreateDelegationTokenResponse {
-    CreateDelegationTokenResponse::default().with_error_code(NO_TOKENS)
+pub(crate) fn create_token(version: i16) -> CreateDelegationTokenResponse {
+    let mut response = CreateDelegationTokenResponse::default()
+        .with_error_code(NO_TOKENS)
+        .with_principal_type(USER)
+        .with_principal_name(ANONYMOUS)
+        .with_issue_timestamp_ms(-1)
+        .with_expiry_timestamp_ms(-1)
+        .with_max_timestamp_ms(-1);
+    if version >= REQUESTER_SINCE {
+        response.token_requester_principal_type = USER;
+        response.token_requester_principal_name = ANONYMOUS;
+    }
+    response
 }
 
 /// RenewDelegationToken (39).
 pub(crate) fn renew_token() -> RenewDelegationTokenResponse {
-    RenewDelegationTokenResponse::default().with_error_code(NO_TOKENS)
+    RenewDelegationTokenResponse::default().with_error_code(NO_TOKENS).with_expiry_timestamp_ms(-1)
 }
 
 /// ExpireDelegationToken (40).
 pub(crate) fn expire_token() -> ExpireDelegationTokenResponse {
-    ExpireDelegationTokenResponse::default().with_error_code(NO_TOKENS)
+    ExpireDelegationTokenResponse::default().with_error_code(NO_TOKENS).with_expiry_timestamp_ms(-1)
 }
 
 /// DescribeDelegationToken (41).
@@ -94,15 +112,20 @@ mod tests {
         }
         assert_eq!(describe_acls().error_code, 54);
         for version in versions(ApiKey::CreateDelegationToken) {
-            encodes(ApiKey::CreateDelegationToken, &create_token(), version);
+            encodes(ApiKey::CreateDelegationToken, &create_token(version), version);
             encodes(ApiKey::DescribeDelegationToken, &describe_tokens(), version);
         }
         for version in versions(ApiKey::RenewDelegationToken) {
             encodes(ApiKey::RenewDelegationToken, &renew_token(), version);
             encodes(ApiKey::ExpireDelegationToken, &expire_token(), version);
         }
-        assert_eq!((create_token().error_code, describe_tokens().error_code), (64, 64));
+        assert_eq!((create_token(3).error_code, describe_tokens().error_code), (64, 64));
         assert_eq!((renew_token().error_code, expire_token().error_code), (64, 64));
+        let created = create_token(3);
+        let times = [created.issue_timestamp_ms, created.expiry_timestamp_ms, created.max_timestamp_ms];
+        assert_eq!(times, [-1; 3]);
+        assert_eq!((&*created.principal_name, &*created.token_requester_principal_name), ("ANONYMOUS", "ANONYMOUS"));
+        assert_eq!((renew_token().expiry_timestamp_ms, expire_token().expiry_timestamp_ms), (-1, -1));
         for version in versions(ApiKey::SaslHandshake) {
             encodes(ApiKey::SaslHandshake, &sasl_handshake(), version);
         }

@@ -398,8 +398,7 @@ mod tests {
         }
         for key in BROKER_KEYS {
             if let Some((kind, _)) = kafka_broker_key(key.name) {
-                // Written by one address only, so far.
-                assert!(kind == key.kind || key.name.ends_with("listeners") || key.name == "log.dirs", "{}", key.name);
+                assert_eq!(kind, key.kind, "{}", key.name);
             }
         }
         for key in TOPIC_KEYS {

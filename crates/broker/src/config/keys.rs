@@ -93,7 +93,7 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
     },
     BrokerKey {
         name: "listeners",
-        kind: ConfigType::List,
+        kind: ConfigType::String,
         doc: "PLAINTEXT://HOST:PORT to listen on; port 0 takes a free one. Kafka listens on every interface by default, \
               here only 127.0.0.1 does: nothing is exposed unless asked for.",
         set: |config, text| listener(text).map(|address| config.listen = address),
@@ -101,7 +101,7 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
     },
     BrokerKey {
         name: "advertised.listeners",
-        kind: ConfigType::List,
+        kind: ConfigType::String,
         doc: "PLAINTEXT://HOST:PORT that clients are told to connect to. Default: what is listened on.",
         set: |config, text| {
             let address = listener(text)?;
@@ -115,7 +115,7 @@ pub static BROKER_KEYS: &[BrokerKey] = &[
     },
     BrokerKey {
         name: "log.dirs",
-        kind: ConfigType::List,
+        kind: ConfigType::String,
         doc: "The directory that holds the partitions. Kafka's default is /tmp/kafka-logs, here ./highwater-data: \
               data does not belong in /tmp.",
         set: |config, text| directory(text).map(|dir| config.data_dir = dir),

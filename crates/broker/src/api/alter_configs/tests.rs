@@ -106,7 +106,24 @@ async fn every_mistake_gets_kafkas_code_and_changes_nothing() {
             42,
             "Cannot update these configs dynamically: Set(process.roles)",
         ),
-        (BROKER, "1", &[("num.io.threads", SET, Some("9"))], 42, "Cannot update these configs dynamically"),
+        (BROKER, "1", &[("num.partitions", SET, Some("9"))], 42, "Cannot update these configs dynamically"),
+        (BROKER, "1", &[("listeners", SET, Some("SSL://:9093"))], 42, "Cannot update these configs dynamically"),
+        (BROKER, "", &[("num.io.threads", SET, Some("x"))], 42, "Invalid value x for configuration num.io.threads: "),
+        (
+            BROKER,
+            "1",
+            &[("log.cleaner.threads", SET, Some("some"))],
+            42,
+            "Invalid value some for configuration log.cleaner.threads: ",
+        ),
+        (
+            BROKER,
+            "",
+            &[("sasl.kerberos.min.time.before.relogin", SET, Some("58000"))],
+            42,
+            "Cannot update these configs at default cluster level, broker id must be specified: \
+             Set(sasl.kerberos.min.time.before.relogin)",
+        ),
         (BROKER, "1", &[("log.retention.hours", SET, Some("9"))], 42, "Cannot update these configs dynamically"),
         (
             BROKER,
@@ -226,5 +243,35 @@ async fn a_setting_acts_without_a_restart_and_after_one() {
     largest(&broker, 7_000).await;
     assert_eq!(change(&broker, 1, TOPIC, "t", &[("max.message.bytes", DELETE, None)], false).await.0, 0);
     largest(&broker, 6_000).await;
+    broker.shutdown().await.unwrap();
+}
+
+/// Tools set these and go on when they are told what they set; what Kafka's own threads are for has no effect here.
+#[tokio::test]
+async fn what_kafka_takes_of_brokers_is_taken_kept_and_acts_where_it_can() {
+    let (broker, _dir) = broker().await;
+    let set = async |of, key, value| change(&broker, 1, BROKER, of, &[(key, SET, Some(value))], false).await;
+    for (of, key, value) in [
+        ("", "log.cleaner.backoff.ms", "7"),
+        ("", "num.replica.fetchers", "3"),
+        ("", "num.network.threads", "5"),
+        ("1", "num.io.threads", "9"),
+        ("1", "sasl.kerberos.min.time.before.relogin", "58000"),
+        ("1", "transaction.partition.verification.enable", "false"),
+    ] {
+        assert_eq!(set(of, key, value).await, (0, String::new()), "{key}");
+        let kept =
+            if of.is_empty() { broker.image().broker_defaults.clone() } else { broker.image().broker_config.clone() };
+        assert_eq!(kept.get(key).map(String::as_str), Some(value));
+    }
+    let running = || broker.shared().partitions.running();
+    while (running().cleaner_backoff_ms, running().verifies_transactions) != (7, false) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(running().io_threads, broker.shared().config.io_threads);
+    let kinds = [("metric.reporters", APPEND, Some("a.B"))];
+    assert_eq!(change(&broker, 1, BROKER, "", &kinds, false).await.0, 0);
+    let told = broker.image().broker_defaults.get("metric.reporters").cloned();
+    assert_eq!(told.as_deref(), Some("org.apache.kafka.common.metrics.JmxReporter,a.B"));
     broker.shutdown().await.unwrap();
 }

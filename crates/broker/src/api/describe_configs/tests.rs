@@ -119,6 +119,22 @@ async fn what_is_set_of_brokers_while_they_run_counts_for_topics_too() {
     assert_eq!(value(&own, "log.retention.hours"), ("1", 4));
     let of_all = ask(&cluster, BROKER, "", None, 4).await;
     assert_eq!((of_all.configs.len(), value(&of_all, "log.retention.ms")), (1, ("7", 3)));
+    // So do others, whether they act or not.
+    set(&cluster, None, "num.replica.fetchers", "3").await;
+    set(&cluster, Some("1"), "log.cleaner.backoff.ms", "9").await;
+    let own = ask(&cluster, BROKER, "1", None, 4).await;
+    for (name, own_layers) in [
+        ("num.replica.fetchers", layers(&[("num.replica.fetchers", "3", 3), ("num.replica.fetchers", "1", 5)])),
+        (
+            "log.cleaner.backoff.ms",
+            layers(&[("log.cleaner.backoff.ms", "9", 2), ("log.cleaner.backoff.ms", "15000", 5)]),
+        ),
+    ] {
+        assert_eq!(value(&own, name), (own_layers[0].1.as_str(), own_layers[0].2));
+        assert_eq!(sources(&own, name), own_layers);
+    }
+    let of_all = ask(&cluster, BROKER, "", None, 4).await;
+    assert_eq!((of_all.configs.len(), value(&of_all, "num.replica.fetchers")), (1, ("3", 3)));
     // What nobody knows may be secret.
     set(&cluster, None, "plugin.password", "xyzzy").await;
     let of_all = ask(&cluster, BROKER, "", None, 4).await;
@@ -149,6 +165,11 @@ async fn a_resource_named_many_times_is_told_once() {
     let results = answer(&cluster, &config(), request, 4).await.results;
     let told: Vec<_> = results.iter().map(|result| (&*result.resource_name, result.error_code)).collect();
     assert_eq!(told, [("books", 0), ("nope", 3)]);
+    // By a kind that there is not Kafka refuses all of them.
+    let request = DescribeConfigsRequest::default()
+        .with_resources(vec![resource("books"), resource("books").with_resource_type(100)]);
+    let results = answer(&cluster, &config(), request, 4).await.results;
+    assert_eq!(results.iter().map(|result| result.error_code).collect::<Vec<_>>(), [42, 42]);
 }
 
 #[tokio::test]
@@ -165,7 +186,8 @@ async fn the_broker_describes_itself() {
         assert!(result.configs.iter().any(|one| &*one.name == *name), "{name}");
     }
     for one in &result.configs {
-        let can_be_set = crate::config::topic_keys::TopicKey::of_dynamic(&one.name).is_some();
+        let can_be_set = crate::config::topic_keys::TopicKey::of_dynamic(&one.name).is_some()
+            || crate::config::dynamic::DynamicKey::named(&one.name).is_some();
         assert_eq!(one.read_only, !can_be_set, "{}", &*one.name);
         assert!(!one.is_sensitive || one.value.is_none(), "{}", &*one.name);
     }

@@ -52,24 +52,23 @@ async fn answer(
     let producer = Producer { id: transaction.producer_id.0, epoch: transaction.producer_epoch };
     let mut results: BTreeMap<Named<'_>, Result<(), ErrorCode>> = BTreeMap::new();
     let all = each(transaction);
-    if transaction.verify_only {
+    let unknown = unknown(&broker.cluster.image(), &all);
+    if !unknown.is_empty() {
+        results.extend(unknown.into_iter().map(|of| (of, Err(ErrorCode::UnknownTopicOrPartition))));
+    } else if transaction.verify_only {
         for of in all {
             let one = vec![(of.0.to_owned(), of.1)];
             let verified = take_part_here(broker, id, producer, Mode::Verify, one).await;
             results.extend(verified.into_values().map(|result| (of, result)));
         }
     } else {
-        let unknown = unknown(&broker.cluster.image(), &all);
-        if unknown.is_empty() {
-            let owned = all.iter().map(|&(topic, partition)| (topic.to_owned(), partition)).collect();
-            let added = take_part_here(broker, id, producer, Mode::Add, owned).await;
-            // Each once, in order, as they were asked for.
-            results.extend(all.into_iter().zip(added.into_values()));
-        }
-        results.extend(unknown.into_iter().map(|of| (of, Err(ErrorCode::UnknownTopicOrPartition))));
+        let owned = all.iter().map(|&(topic, partition)| (topic.to_owned(), partition)).collect();
+        let added = take_part_here(broker, id, producer, Mode::Add, owned).await;
+        // Each once, in order, as they were asked for.
+        results.extend(all.into_iter().zip(added.into_values()));
     }
     let code = |of: Named<'_>| {
-        // If one is not there none is added.
+        // If one is not there none is added, or looked up.
         let result = results.get(&of).copied().unwrap_or(Err(ErrorCode::OperationNotAttempted));
         match result {
             Ok(()) => ErrorCode::None,

@@ -21,6 +21,10 @@ pub(crate) async fn handle(
     let mut seen = BTreeSet::new();
     for id in request.transactional_ids.into_iter().filter(|id| seen.insert(id.clone())) {
         let id = id.to_string();
+        if id.is_empty() {
+            states.push(state(id, Err(ErrorCode::InvalidRequest.number())));
+            continue;
+        }
         let described = match transactions::ask(&context.broker, &id, TransactionRequest::Describe(id.clone())).await {
             TransactionAnswer::Described(described) => described.map_err(|why| why.code()),
             _ => Err(ErrorCode::UnknownServerError.number()),

@@ -42,7 +42,8 @@ fn answer(
     };
     let named = request.state_filters.iter().map(|name| (name, TransactionStatus::named(name)));
     let (known, unknown): (Vec<_>, Vec<_>) = named.partition(|(_, status)| status.is_some());
-    let unknown = unknown.into_iter().map(|(name, _)| StrBytes::from_string(name.to_string())).collect();
+    // Each once, however often it is named.
+    let unknown: BTreeSet<StrBytes> = unknown.into_iter().map(|(name, _)| name.clone()).collect();
     // Looked up, not searched: a request may name half a million of them, and be asked of as many transactional ids.
     let mut statuses: Vec<_> = known.into_iter().filter_map(|(_, status)| status).collect();
     statuses.sort_unstable_by_key(|&status| status as i8);
@@ -62,7 +63,9 @@ fn answer(
             .with_producer_id(ProducerId(one.producer.id))
             .with_transaction_state(StrBytes::from_static_str(one.status.name()))
     });
-    ListTransactionsResponse::default().with_unknown_state_filters(unknown).with_transaction_states(states.collect())
+    ListTransactionsResponse::default()
+        .with_unknown_state_filters(unknown.into_iter().collect())
+        .with_transaction_states(states.collect())
 }
 
 /// A pattern that is to match the whole id.

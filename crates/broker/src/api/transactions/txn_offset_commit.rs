@@ -45,7 +45,7 @@ async fn commit_offsets(context: &RequestContext, id: &str, commit: Commit) -> D
     let hosted = broker.partitions.get(&of).ok_or(ErrorCode::NotCoordinator)?;
     let mode = match context.version {
         ADDS_SINCE.. => Some(Mode::Add),
-        _ => Some(Mode::Verify).filter(|_| broker.config.verifies_transactions),
+        _ => Some(Mode::Verify).filter(|_| broker.partitions.running().verifies_transactions),
     };
     let producer = commit.transaction.unwrap_or(Producer { id: -1, epoch: -1 });
     let mut guard = hosted.guard(producer);
