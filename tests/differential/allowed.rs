@@ -38,21 +38,18 @@ impl AllAllowed {
 
     /// Whether a difference is allowed.
     pub(crate) fn allows(&mut self, api: &str, path: &str, ours: &str, theirs: &str) -> bool {
-        let fits = |allowed: &&mut Allowed| {
-            matches(&allowed.api, api)
-                && (allowed.path == path
-                    || allowed.path == "*"
-                    || allowed.path.strip_prefix("*.").is_some_and(|end| path.ends_with(end)))
-                && matches(&allowed.ours, ours)
-                && matches(&allowed.theirs, theirs)
-        };
-        match self.0.iter_mut().find(fits) {
+        match self.0.iter_mut().find(|allowed| allowed.covers(api, path, ours, theirs)) {
             Some(allowed) => {
                 allowed.used += 1;
                 true
             }
             None => false,
         }
+    }
+
+    /// Whether a difference is, without that being counted.
+    pub(crate) fn would_allow(&self, api: &str, path: &str, ours: &str, theirs: &str) -> bool {
+        self.0.iter().any(|allowed| allowed.covers(api, path, ours, theirs))
     }
 
     /// The lines that allowed nothing.
@@ -62,13 +59,28 @@ impl AllAllowed {
     }
 }
 
-/// `*` is anything, `text` any text in quotes, everything else itself; `|` stands between several.
+impl Allowed {
+    fn covers(&self, api: &str, path: &str, ours: &str, theirs: &str) -> bool {
+        matches(&self.api, api) && fits(&self.path, path) && matches(&self.ours, ours) && matches(&self.theirs, theirs)
+    }
+}
+
+/// `text` is any text in quotes, everything else what fits; `|` stands between several.
 fn matches(pattern: &str, value: &str) -> bool {
     pattern.split('|').any(|pattern| match pattern {
-        "*" => true,
         "text" => value.starts_with('"'),
-        _ => pattern == value,
+        _ => fits(pattern, value),
     })
+}
+
+/// `*` is anything in the place where it stands, everything else itself.
+fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, rest)) => text.strip_prefix(head).is_some_and(|text| {
+            text.char_indices().map(|(at, _)| at).chain([text.len()]).any(|at| fits(rest, &text[at..]))
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -95,5 +107,10 @@ mod tests {
         assert_eq!(all.unused().count(), 1);
         assert!(all.allows("B", "deep[].words", "\"x\"", "\"y\""));
         assert!(!all.allows("B", "deep[].words", "null", "\"y\""));
+        let all = AllAllowed::parse("A\ta[own.*].b\tx*\t*\tbecause").unwrap();
+        assert!(all.would_allow("A", "a[own.key].b", "xyz", "1"));
+        assert!(!all.would_allow("A", "a[other.key].b", "xyz", "1"));
+        assert!(!all.would_allow("A", "a[own.key].b.c", "xyz", "1"));
+        assert!(!all.would_allow("A", "a[own.key].b", "yx", "1"));
     }
 }

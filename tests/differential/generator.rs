@@ -1,10 +1,15 @@
 //! Requests that a client might send, most of them in order, some with what no client should ask for.
 
+mod administration;
+mod transactions;
+
 use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
 use highwater_tests::Random;
 use highwater_tests::requests::{Field, Values};
 
 use crate::world::{MADE_UP, World};
+
+pub(crate) use transactions::TRANSACTIONAL_IDS;
 
 /// Topics that are there from the beginning to the end, with records, and without.
 pub(crate) const TOPICS: &[&str] = &["alpha", "beta", "gamma", "compacted", "stamped"];
@@ -42,6 +47,30 @@ pub(crate) struct Generator<'a> {
     partitions: Vec<i64>,
     by_id: bool,
     topics: usize,
+    /// Of which kind, or called how, what comes next is about.
+    name: String,
+    match_type: i64,
+    /// The setting whose value is next, and which have been named.
+    setting: usize,
+    settings_listed: Vec<String>,
+    transactional: String,
+    is_transactional: bool,
+    names_itself: bool,
+    /// A producer without transactions.
+    plain: Option<(i64, i16)>,
+}
+
+/// A name, or another one if it is listed already; lists it.
+fn unlisted_of(random: &mut Random, listed: &mut Vec<String>, name: &str, good: &[&str]) -> String {
+    let mut name = name.to_owned();
+    for _ in 0..20 {
+        if !listed.contains(&name) {
+            break;
+        }
+        name = (*random.choose(good)).to_owned();
+    }
+    listed.push(name.clone());
+    name
 }
 
 impl<'a> Generator<'a> {
@@ -64,6 +93,14 @@ impl<'a> Generator<'a> {
             partitions: Vec::new(),
             by_id: false,
             topics: 0,
+            name: String::new(),
+            match_type: 0,
+            setting: 0,
+            settings_listed: Vec::new(),
+            transactional: String::new(),
+            is_transactional: false,
+            names_itself: false,
+            plain: None,
         }
     }
 
@@ -83,7 +120,9 @@ impl<'a> Generator<'a> {
                 return self.unlisted(FRESH, &["alpha", "missing", "bad/name", "", ".."]);
             }
             "CreatePartitions" => return self.unlisted(FRESH, &["alpha", "missing", "bad/name", ""]),
-            "OffsetCommit" | "OffsetFetch" | "OffsetDelete" | "Produce" => &[],
+            // What is written, and then gone or come again, is not gone or there at one time on both.
+            "OffsetCommit" | "OffsetFetch" | "OffsetDelete" | "Produce" | "AddPartitionsToTxn" | "TxnOffsetCommit"
+            | "WriteTxnMarkers" | "DeleteRecords" => &[],
             _ => FRESH,
         };
         if !comes_and_goes.is_empty() && self.random.once_in(8) {
@@ -94,17 +133,11 @@ impl<'a> Generator<'a> {
 
     /// One that this request has not named yet, if there is one.
     fn unlisted(&mut self, good: &[&str], odd: &[&str]) -> String {
-        let mut name = self.pick(good, odd).to_owned();
-        for _ in 0..20 {
-            if !self.listed.contains(&name) {
-                break;
-            }
-            name = (*self.random.choose(good)).to_owned();
-        }
+        let name = self.pick(good, odd);
+        let mut name = unlisted_of(&mut self.random, &mut self.listed, name, good);
         if self.api == "DeleteTopics" && name == "alpha" {
             "missing".clone_into(&mut name);
         }
-        self.listed.push(name.clone());
         name
     }
 
@@ -112,7 +145,14 @@ impl<'a> Generator<'a> {
         let codec =
             *self.random.choose(&[Codec::None, Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd]);
         let mut builder = BatchBuilder::new(codec);
-        if self.random.once_in(4) {
+        let transactional = self.world.transactional(&self.transactional).filter(|_| self.is_transactional);
+        // By a batch that is refused for itself a partition takes part in Kafka, and not here: none of a transaction is.
+        let transactional = transactional.filter(|_| !self.odd());
+        let is_whole = transactional.is_some();
+        if let Some((id, epoch)) = transactional {
+            let sequence = *self.random.choose(&[0, 0, 0, 1, 2]);
+            builder = builder.producer(id, epoch, sequence).transactional();
+        } else if self.random.once_in(4) {
             let pick = self.random.below(3);
             let sequence = *self.random.choose(&[0, 0, 1, 2, 5]);
             if let Some((id, epoch)) = self.world.producer(pick) {
@@ -126,7 +166,7 @@ impl<'a> Generator<'a> {
             let value = format!("value {number} {}", self.random.below(1000));
             let key = format!("key {}", self.random.below(4));
             builder.push(match self.random.below(4) {
-                0 => Record::new(timestamp, value.as_bytes()),
+                0 if !is_whole => Record::new(timestamp, value.as_bytes()),
                 1 => Record { value: None, ..Record::keyed(timestamp, key.as_bytes(), b"") },
                 2 => Record {
                     headers: &[("a", Some(b"b")), ("c", None)],
@@ -136,7 +176,7 @@ impl<'a> Generator<'a> {
             });
         }
         let mut bytes = builder.build();
-        if self.odd() {
+        if !is_whole && self.odd() {
             match self.random.below(7) {
                 // The checksum, the last offset delta, the number of records, the magic, an unknown codec; cut off; none.
                 0 => bytes[17] ^= 1,
@@ -153,6 +193,9 @@ impl<'a> Generator<'a> {
 
     fn group(&mut self) -> String {
         self.group = self.pick(GROUPS, ODD_GROUPS).to_owned();
+        // Where the generation comes before the member, it is the member's.
+        let may_be_nobody = matches!(self.api, "OffsetCommit" | "OffsetFetch" | "TxnOffsetCommit");
+        self.member = !(self.odd() || may_be_nobody && self.random.once_in(2));
         if self.group == "static" && self.api == "JoinGroup" && self.version < 5 {
             // These versions have no names for members that come back.
             "one".clone_into(&mut self.group);
@@ -163,6 +206,9 @@ impl<'a> Generator<'a> {
 
 impl Values for Generator<'_> {
     fn number(&mut self, field: &Field) -> i64 {
+        if let Some(number) = self.administration_number(field).or_else(|| self.transaction_number(field)) {
+            return number;
+        }
         const MAX: i64 = i32::MAX as i64;
         let times = [self.first_time_ms, self.first_time_ms + 700, self.first_time_ms + 10_000];
         match (self.api, &*field.name) {
@@ -214,7 +260,7 @@ impl Values for Generator<'_> {
                 self.partitions.push(number);
                 number
             }
-            ("FindCoordinator", "KeyType") => self.pick(&[0], &[2, 3, -1]),
+            ("FindCoordinator", "KeyType") => self.pick(&[0, 0, 1], &[2, 3, -1]),
             ("CreateTopics", "NumPartitions") => {
                 let count = self.pick(&[1, 2, -1], &[0, -2]);
                 if self.has_assignments && !self.odd() { -1 } else { count }
@@ -227,15 +273,8 @@ impl Values for Generator<'_> {
             ("CreatePartitions", "Count") => self.pick(&[2, 3], &[1, 0, -1]),
             (_, "ValidateOnly") => self.pick(&[0, 0, 0, 1], &[]),
             (_, "AllowAutoTopicCreation") => 0,
-            ("DescribeConfigs", "ResourceType") => {
-                self.resource = self.pick(&[2, 2, 4], &[0, 1, 100]);
-                self.resource
-            }
             ("ElectLeaders", "ElectionType") => self.pick(&[0, 1], &[]),
             (_, "EndpointType") => self.pick(&[1], &[2, 3]),
-            ("InitProducerId", "ProducerId") => self.pick(&[-1], &[5_000_000]),
-            ("InitProducerId", "ProducerEpoch") => self.pick(&[-1], &[3]),
-            (_, "TransactionTimeoutMs") => self.pick(&[60_000], &[0, -1, MAX]),
             ("JoinGroup", "SessionTimeoutMs") => self.pick(&[300_000], &[0, 100, MAX, -1]),
             ("JoinGroup", "RebalanceTimeoutMs") => self.pick(&[300_000], &[]),
             (_, "GenerationId" | "Generation") => {
@@ -256,10 +295,12 @@ impl Values for Generator<'_> {
     }
 
     fn text(&mut self, field: &Field, nullable: bool) -> Option<String> {
+        let other = self.administration_text(field, nullable).or_else(|| self.transaction_text(field, nullable));
+        if let Some(text) = other {
+            return text;
+        }
         let text = match (self.api, &*field.name) {
-            ("Produce", "TransactionalId") | ("Fetch", "ClusterId") | ("InitProducerId", "TransactionalId") => {
-                return None;
-            }
+            ("Fetch", "ClusterId") => return None,
             ("Metadata", _) if nullable && !self.by_id => self.topic(),
             ("Metadata", _) if nullable => return None,
             ("DeleteTopics", _) if nullable && field.became_nullable() && self.random.once_in(2) => return None,
@@ -291,8 +332,6 @@ impl Values for Generator<'_> {
                     // Another member, even one that was only given its id, would have all others wait for it.
                     return Some(if self.odd() { "somebody".to_owned() } else { known.clone() });
                 }
-                self.member =
-                    !(self.odd() || matches!(self.api, "OffsetCommit" | "OffsetFetch") && self.random.once_in(2));
                 match known.filter(|_| self.member) {
                     Some(id) => id,
                     None if self.is_odd && self.random.once_in(3) => "somebody".to_owned(),
@@ -371,6 +410,9 @@ impl Values for Generator<'_> {
     }
 
     fn count(&mut self, field: &Field, nullable: bool) -> Option<usize> {
+        if let Some(count) = self.administration_count(field).or_else(|| self.transaction_count(field).map(Some)) {
+            return count;
+        }
         // Fields of one name mean something else in the arrays they are in.
         match (self.api, &*field.name) {
             ("CreateTopics", "Assignments") => {

@@ -27,9 +27,9 @@ fn describe_batch(batch: &[u8], producer: &dyn Fn(i64) -> String) -> String {
     let number =
         |at: usize, bytes: usize| batch[at..at + bytes].iter().fold(0i64, |all, byte| all << 8 | i64::from(*byte));
     let (attributes, last) = (number(21, 2), number(23, 4));
-    // Kafka stamps the time of the append where the topic says so.
+    // The time of the append is each broker's own: where the topic says so, and of the ends of transactions.
     let time =
-        if attributes & 8 == 0 { format!("{} to {}", number(27, 8), number(35, 8)) } else { "stamped".to_owned() };
+        if attributes & 0x28 == 0 { format!("{} to {}", number(27, 8), number(35, 8)) } else { "stamped".to_owned() };
     let content =
         batch[HEADER_BYTES..].iter().fold(0u32, |all, byte| all.wrapping_mul(31).wrapping_add(u32::from(*byte)));
     format!(

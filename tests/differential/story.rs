@@ -10,14 +10,14 @@ use highwater_tests::{Client, Random, requests::Api};
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
-    ApiVersionsRequest, CreateTopicsRequest, DeleteTopicsRequest, FindCoordinatorRequest, GroupId,
-    InitProducerIdRequest, MetadataRequest, OffsetFetchRequest, ProduceRequest, TopicName,
+    ApiVersionsRequest, CreateTopicsRequest, DeleteTopicsRequest, DescribeTransactionsRequest, FindCoordinatorRequest,
+    GroupId, InitProducerIdRequest, MetadataRequest, OffsetFetchRequest, ProduceRequest, TopicName, TransactionalId,
 };
 use kafka_protocol::protocol::StrBytes;
 
 use crate::Run;
 use crate::exchange::Peer;
-use crate::generator::{GROUPS, TOPICS};
+use crate::generator::{GROUPS, TOPICS, TRANSACTIONAL_IDS};
 use crate::tree::Tree;
 
 /// How long their coordinators may take to start.
@@ -26,8 +26,8 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long both may take to hold the same topics.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Kafka's code for a coordinator that has not read its partition yet.
-const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
+/// Kafka's codes for a coordinator that has not read its partition yet, or that nobody is so far.
+const STARTING: [i16; 3] = [14, 15, 16];
 
 /// What a broker says it serves: API → versions.
 pub(crate) fn ranges(peer: &mut Peer) -> anyhow::Result<BTreeMap<i16, (i16, i16)>> {
@@ -76,14 +76,20 @@ pub(crate) fn begin(run: &mut Run, apis: &[Api]) -> anyhow::Result<()> {
             ensure!(partition.error_code == 0, "producing gives {}", partition.error_code);
         }
     }
-    for number in 0..2 {
+    let transactional = TRANSACTIONAL_IDS.iter().map(|id| Some(TransactionalId(StrBytes::from_static_str(id))));
+    for (number, id) in (0..).zip([None, None].into_iter().chain(transactional)) {
         for peer in [&mut run.ours, &mut run.theirs] {
             let request =
-                InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(60_000);
+                InitProducerIdRequest::default().with_transactional_id(id.clone()).with_transaction_timeout_ms(600_000);
             let mut client = Client::connect(peer.address)?;
+            if let Some(id) = &id {
+                // Whoever asks first has the topic of transactions made.
+                let find = FindCoordinatorRequest::default().with_key(id.0.clone()).with_key_type(1);
+                client.send(1, &find)?;
+            }
             let mut response = client.send(4, &request)?;
             let deadline = Instant::now() + START_LIMIT;
-            while response.error_code == COORDINATOR_LOAD_IN_PROGRESS && Instant::now() < deadline {
+            while STARTING.contains(&response.error_code) && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(50));
                 response = client.send(4, &request)?;
             }
@@ -144,6 +150,26 @@ fn wait_for_coordinators(client: &mut Client) -> anyhow::Result<()> {
         while client.send(1, &request)?.error_code != 0 || client.send(5, &offsets)?.error_code != 0 {
             ensure!(Instant::now() < deadline, "there is no coordinator for {group}");
             thread::sleep(Duration::from_millis(50));
+        }
+    }
+    Ok(())
+}
+
+/// Waits until no transaction is being ended: what follows must not meet one on one side only.
+pub(crate) fn settle_transactions(run: &mut Run) -> anyhow::Result<()> {
+    let ids = TRANSACTIONAL_IDS.iter().map(|id| TransactionalId(StrBytes::from_static_str(id)));
+    let request = DescribeTransactionsRequest::default().with_transactional_ids(ids.collect());
+    let deadline = Instant::now() + SETTLE_LIMIT;
+    for peer in [&run.ours, &run.theirs] {
+        let mut client = Client::connect(peer.address)?;
+        loop {
+            let response = client.send(0, &request)?;
+            let is_ending = |state: &str| state.starts_with("Prepare");
+            if !response.transaction_states.iter().any(|state| is_ending(&state.transaction_state)) {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "transactions do not end: {:?}", response.transaction_states);
+            thread::sleep(Duration::from_millis(10));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! A message as a tree of named values, read from Rust's debug output: the protocol crate gives its fields no names that a
 //! program could ask for otherwise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, ensure};
 
@@ -19,7 +19,19 @@ const KEYS: &[&str] = &[
     "partition",
     "index",
     "member_id",
+    "producer_id",
+    "transactional_id",
+    "user",
+    "feature",
+    "entity_type",
+    "entity_name",
+    "resource_type",
+    "mechanism",
+    "topic_name",
 ];
+
+/// Arrays whose elements are told apart in a path: what one of them may, the others may not.
+const NAMED: &[&str] = &["api_keys", "configs", "finalized_features", "supported_features"];
 
 /// A value in a message.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +110,9 @@ impl Tree {
     fn absorb(&mut self, other: &mut Self) -> bool {
         let about = self.about();
         let (Self::Struct(fields), Self::Struct(_)) = (&mut *self, &*other) else { return false };
-        let partitions = fields.iter_mut().find(|(name, _)| matches!(&**name, "partitions" | "partition_responses"));
+        let partitions = fields
+            .iter_mut()
+            .find(|(name, _)| matches!(&**name, "partitions" | "partition_responses" | "results_by_partition"));
         let Some((name, Self::List(own))) = partitions else { return false };
         let theirs = other.list(name);
         if about != other.about() || theirs.is_empty() {
@@ -113,11 +127,15 @@ impl Tree {
     fn about(&self) -> Vec<String> {
         match self {
             Self::Leaf(text) => vec![text.clone()],
-            _ => KEYS.iter().filter_map(|name| self.leaf(name).map(str::to_owned)).collect(),
+            _ => {
+                let own = KEYS.iter().filter_map(|name| self.leaf(name).map(str::to_owned));
+                own.chain(self.list("entity").iter().flat_map(Self::about)).collect()
+            }
         }
     }
 
-    /// Where two trees differ: path, the value here, the value there. An array of another length is one difference.
+    /// Where two trees differ: path, the value here, the value there. Elements of arrays are held against those that are about
+    /// the same; what only one side has is `there` on that side.
     pub(crate) fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
         let mut found = Vec::new();
         self.compare(other, "", &mut found);
@@ -126,9 +144,15 @@ impl Tree {
 
     fn compare(&self, other: &Self, path: &str, found: &mut Vec<(String, String, String)>) {
         match (self, other) {
-            (Self::List(ours), Self::List(theirs)) if ours.len() == theirs.len() => {
-                ours.iter().zip(theirs).for_each(|(one, other)| one.compare(other, &format!("{path}[]"), found));
-            }
+            (Self::List(ours), Self::List(theirs)) => match (by_subject(ours), by_subject(theirs)) {
+                (Some(ours), Some(theirs)) if is_named(path) || !ours.is_empty() && !theirs.is_empty() => {
+                    compare_subjects(&ours, &theirs, path, found)
+                }
+                _ if ours.len() == theirs.len() => {
+                    ours.iter().zip(theirs).for_each(|(one, other)| one.compare(other, &format!("{path}[]"), found));
+                }
+                _ => found.push((format!("{path}[]"), counted(ours), counted(theirs))),
+            },
             (Self::Struct(ours), Self::Struct(theirs)) => {
                 let theirs: BTreeMap<_, _> = theirs.iter().map(|(name, value)| (name, value)).collect();
                 for (name, value) in ours {
@@ -136,9 +160,6 @@ impl Tree {
                         value.compare(other, &join(path, name), found);
                     }
                 }
-            }
-            (Self::List(ours), Self::List(theirs)) => {
-                found.push((format!("{path}[]"), counted(ours), counted(theirs)));
             }
             _ if self == other => {}
             _ => found.push((path.to_owned(), self.short(), other.short())),
@@ -150,6 +171,37 @@ impl Tree {
             Self::Leaf(text) => text.clone(),
             Self::List(elements) => counted(elements),
             Self::Struct(_) => "a structure".to_owned(),
+        }
+    }
+}
+
+/// Whether the elements of the array at a path are told apart in paths.
+fn is_named(path: &str) -> bool {
+    NAMED.contains(&path.rsplit('.').next().unwrap_or(path))
+}
+
+/// Structures by what they are about, if no two of them are about the same.
+fn by_subject(elements: &[Tree]) -> Option<BTreeMap<Vec<String>, &Tree>> {
+    let subjects: BTreeMap<_, _> = elements.iter().map(|element| (element.about(), element)).collect();
+    let are_told_apart = subjects.len() == elements.len() && !subjects.contains_key(&vec![]);
+    (are_told_apart && elements.iter().all(|element| matches!(element, Tree::Struct(_)))).then_some(subjects)
+}
+
+fn compare_subjects(
+    ours: &BTreeMap<Vec<String>, &Tree>,
+    theirs: &BTreeMap<Vec<String>, &Tree>,
+    path: &str,
+    found: &mut Vec<(String, String, String)>,
+) {
+    let subjects: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+    let is_named = is_named(path);
+    let (there, absent) = (|| "there".to_owned(), || "absent".to_owned());
+    for subject in subjects {
+        let path = format!("{path}[{}]", if is_named { subject.join(" ") } else { String::new() });
+        match (ours.get(subject), theirs.get(subject)) {
+            (Some(one), Some(other)) => one.compare(other, &path, found),
+            (Some(_), None) => found.push((path, there(), absent())),
+            (None, _) => found.push((path, absent(), there())),
         }
     }
 }
@@ -292,6 +344,28 @@ mod tests {
         fields.iter_mut().filter(|(name, _)| name == "responses").for_each(|(_, value)| *value = Tree::List(vec![]));
         let differences = response(3).differences(&shorter);
         assert_eq!(differences, vec![("responses[]".to_owned(), "1 elements".to_owned(), "0 elements".to_owned())]);
+    }
+
+    #[test]
+    fn elements_are_held_against_those_that_are_about_the_same() {
+        let read = |text: &str| Tree::read(text).unwrap();
+        let ours = read(
+            "A { configs: [C { name: \"a\", value: 1 }, C { name: \"b\", value: 2 }], topics: [T { name: \"t\" }] }",
+        );
+        let theirs = read("A { configs: [C { name: \"b\", value: 3 }, C { name: \"c\", value: 4 }], topics: [] }");
+        let told = |path: &str, ours: &str, theirs: &str| (path.to_owned(), ours.to_owned(), theirs.to_owned());
+        assert_eq!(
+            ours.differences(&theirs),
+            vec![
+                told("configs[a]", "there", "absent"),
+                told("configs[b].value", "2", "3"),
+                told("configs[c]", "absent", "there"),
+                told("topics[]", "1 elements", "0 elements"),
+            ]
+        );
+        let twice = read("A { topics: [T { name: \"t\", code: 1 }, T { name: \"t\", code: 2 }] }");
+        let once = read("A { topics: [T { name: \"t\", code: 1 }] }");
+        assert_eq!(twice.differences(&once), vec![told("topics[]", "2 elements", "1 elements")]);
     }
 
     #[test]

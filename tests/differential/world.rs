@@ -29,6 +29,10 @@ pub(crate) struct World {
     members: BTreeMap<String, Member>,
     /// Producer ids and epochs, in the order they were given out.
     producers: Vec<(i64, i16)>,
+    /// Transactional id → the producer id and epoch behind it.
+    transactional: BTreeMap<String, (i64, i16)>,
+    /// The directory that its partitions are in.
+    log_dir: Option<String>,
     /// Fetch session ids, and the epoch that is next.
     sessions: Vec<(i32, i32)>,
     /// When the run began.
@@ -56,6 +60,16 @@ impl World {
     /// Some producer that was given its id; `pick` counts from the latest.
     pub(crate) fn producer(&self, pick: usize) -> Option<(i64, i16)> {
         self.producers.iter().rev().nth(pick).copied()
+    }
+
+    /// The producer behind a transactional id.
+    pub(crate) fn transactional(&self, id: &str) -> Option<(i64, i16)> {
+        self.transactional.get(id).copied()
+    }
+
+    /// The directory that its partitions are in, once it has told.
+    pub(crate) fn log_dir(&self) -> Option<&str> {
+        self.log_dir.as_deref()
     }
 
     /// Some fetch session; `pick` counts from the latest.
@@ -91,14 +105,23 @@ impl World {
                     self.members.remove(group);
                 }
             }
-            "InitProducerId" => {
+            "InitProducerId" | "EndTxn" => {
                 let read = |name| answer.leaf(name).and_then(|text| text.parse::<i64>().ok());
-                if let (Some(id), Some(epoch)) = (read("producer_id").filter(|id| *id >= 0), read("producer_epoch")) {
-                    if !self.producers.iter().any(|(known, _)| *known == id) {
-                        self.names.insert(format!("producer {id}"), format!("the producer of {number}"));
-                    }
-                    self.producers.push((id, i16::try_from(epoch).unwrap_or_default()));
+                let (Some(id), Some(epoch)) = (read("producer_id").filter(|id| *id >= 0), read("producer_epoch"))
+                else {
+                    return;
+                };
+                let name = format!("producer {id}");
+                self.names.entry(name).or_insert_with(|| format!("the producer of {number}"));
+                let producer = (id, i16::try_from(epoch).unwrap_or_default());
+                match request.leaf("transactional_id").filter(|id| !matches!(*id, "null" | "")) {
+                    Some(transactional) => _ = self.transactional.insert(transactional.to_owned(), producer),
+                    None => self.producers.push(producer),
                 }
+            }
+            "DescribeLogDirs" => {
+                let told = answer.list("results").first().and_then(|dir| dir.leaf("log_dir"));
+                self.log_dir = told.map(str::to_owned).or_else(|| self.log_dir.take());
             }
             "Fetch" => {
                 let read = |tree: &Tree, name| tree.leaf(name).and_then(|text| text.parse::<i32>().ok()).unwrap_or(0);
@@ -133,7 +156,18 @@ impl World {
         let named = |kind: &str| self.names.get(&format!("{kind} {text}")).cloned();
         match field {
             "port" if text == port.to_string() => Some("its port".to_owned()),
-            "log_append_time_ms" | "timestamp" if is_now(text) => Some("now".to_owned()),
+            "log_append_time_ms"
+            | "timestamp"
+            | "transaction_start_time_ms"
+            | "last_timestamp"
+            | "last_fetch_timestamp"
+            | "last_caught_up_timestamp"
+                if is_now(text) =>
+            {
+                Some("now".to_owned())
+            }
+            "log_dir" => Some("its directory".to_owned()),
+            "total_bytes" | "usable_bytes" if text != "-1" => Some("so many".to_owned()),
             "cluster_id" if text.starts_with('"') => Some("its cluster id".to_owned()),
             "producer_id" => named("producer"),
             "session_id" => named("session"),
