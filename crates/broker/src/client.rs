@@ -16,6 +16,8 @@
 //! # }
 //! ```
 
+mod serial;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
@@ -36,6 +38,8 @@ use tokio::task::JoinHandle;
 use crate::api::{ErrorCode, supported};
 use crate::net::frame::{FrameMemory, FrameReader};
 use crate::wire;
+
+pub use serial::SerialConnection;
 
 /// The least a response can be: the correlation id.
 const RESPONSE_BYTES_MIN: usize = 4;
@@ -123,7 +127,7 @@ struct Link {
     next_correlation: AtomicI32,
     /// Held while a correlation id is drawn and its request queued, so that both have one order.
     queue: Mutex<mpsc::UnboundedSender<Outgoing>>,
-    offered: BTreeMap<i16, VersionRange>,
+    offered: Offered,
     task: JoinHandle<()>,
 }
 
@@ -165,13 +169,7 @@ impl Connection {
         client_id: &str,
         timeout: Duration,
     ) -> Result<Self, ClientError> {
-        let refused = |source| ClientError::Connect { address: address.to_owned(), source: Arc::new(source) };
-        let stream = tokio::time::timeout(timeout, TcpStream::connect(address))
-            .await
-            .map_err(|_| refused(io::Error::from(io::ErrorKind::TimedOut)))?
-            .map_err(refused)?;
-        // Requests are written whole, so waiting to join small ones only delays them.
-        stream.set_nodelay(true).map_err(refused)?;
+        let stream = open(address, timeout).await?;
         let (queue, outgoing) = mpsc::unbounded_channel();
         let task = tokio::spawn(run(stream, outgoing, response_bytes_max));
         let mut link = Link {
@@ -209,16 +207,7 @@ impl Connection {
 
     /// The same, but none above `most`: Produce and Fetch name topics by id from version 13 on, for one.
     pub fn version_up_to<R: Request>(&self, most: i16) -> Result<i16, ClientError> {
-        let api = api_of::<R>();
-        let theirs = self.offered(api);
-        let ours = supported(api).map(|ours| VersionRange { min: ours.min, max: ours.max.min(most) });
-        match (ours, theirs) {
-            (Some(ours), Some(theirs)) if !ours.intersect(&theirs).is_empty() => Ok(ours.intersect(&theirs).max),
-            _ => Err(ClientError::NoCommonVersion {
-                api,
-                theirs: theirs.map_or_else(|| "nothing".to_owned(), |theirs| theirs.to_string()),
-            }),
-        }
+        common_version::<R>(&self.link.offered, most)
     }
 
     /// Sends a request in the highest common version and waits for the answer.
@@ -290,6 +279,33 @@ impl Link {
     }
 }
 
+async fn open(address: &str, timeout: Duration) -> Result<TcpStream, ClientError> {
+    let refused = |source| ClientError::Connect { address: address.to_owned(), source: Arc::new(source) };
+    let stream = tokio::time::timeout(timeout, TcpStream::connect(address))
+        .await
+        .map_err(|_| refused(io::Error::from(io::ErrorKind::TimedOut)))?
+        .map_err(refused)?;
+    // Requests are written whole, so waiting to join small ones only delays them.
+    stream.set_nodelay(true).map_err(refused)?;
+    Ok(stream)
+}
+
+/// What a broker offers, by the key of the API.
+type Offered = BTreeMap<i16, VersionRange>;
+
+fn common_version<R: Request>(offered: &Offered, most: i16) -> Result<i16, ClientError> {
+    let api = api_of::<R>();
+    let theirs = offered.get(&R::KEY).copied();
+    let ours = supported(api).map(|ours| VersionRange { min: ours.min, max: ours.max.min(most) });
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) if !ours.intersect(&theirs).is_empty() => Ok(ours.intersect(&theirs).max),
+        _ => Err(ClientError::NoCommonVersion {
+            api,
+            theirs: theirs.map_or_else(|| "nothing".to_owned(), |theirs| theirs.to_string()),
+        }),
+    }
+}
+
 fn api_of<R: Request>() -> ApiKey {
     ApiKey::try_from(R::KEY).unwrap_or_else(|()| unreachable!("requests of the protocol crate have known keys"))
 }
@@ -348,19 +364,33 @@ fn decode<R: Request>(mut frame: Bytes, version: i16) -> Result<R::Response, Cli
 }
 
 /// Asks for the offered versions: version 3, and where that is too new, the version 0 that everybody speaks.
-async fn negotiate(link: &Link) -> Result<BTreeMap<i16, VersionRange>, ClientError> {
-    let request = ApiVersionsRequest::default()
+async fn negotiate(link: &Link) -> Result<Offered, ClientError> {
+    let answer = await_answer::<ApiVersionsRequest>(link.submit(&versions_asked(), 3)?, link.timeout).await?;
+    if let Some(offered) = offered_by(answer)? {
+        return Ok(offered);
+    }
+    let answer = link.submit(&ApiVersionsRequest::default(), 0)?;
+    offers(&decode::<ApiVersionsRequest>(await_answer::<ApiVersionsRequest>(answer, link.timeout).await?, 0)?)
+}
+
+/// What is asked in version 3.
+fn versions_asked() -> ApiVersionsRequest {
+    ApiVersionsRequest::default()
         .with_client_software_name(StrBytes::from_static_str("highwater"))
-        .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")));
-    let answer = await_answer::<ApiVersionsRequest>(link.submit(&request, 3)?, link.timeout).await?;
+        .with_client_software_version(StrBytes::from_static_str(env!("CARGO_PKG_VERSION")))
+}
+
+/// What the answer to version 3 says; `None` if that version is too new.
+fn offered_by(answer: Bytes) -> Result<Option<Offered>, ClientError> {
     let too_new =
         answer.first_chunk().is_some_and(|code| i16::from_be_bytes(*code) == ErrorCode::UnsupportedVersion.number());
-    let response: ApiVersionsResponse = if too_new {
-        let answer = link.submit(&ApiVersionsRequest::default(), 0)?;
-        decode::<ApiVersionsRequest>(await_answer::<ApiVersionsRequest>(answer, link.timeout).await?, 0)?
-    } else {
-        decode::<ApiVersionsRequest>(answer, 3)?
-    };
+    if too_new {
+        return Ok(None);
+    }
+    offers(&decode::<ApiVersionsRequest>(answer, 3)?).map(Some)
+}
+
+fn offers(response: &ApiVersionsResponse) -> Result<Offered, ClientError> {
     match ErrorCode::from_number(response.error_code).unwrap_or(ErrorCode::UnknownServerError) {
         ErrorCode::None => {}
         code => return Err(ClientError::Refused(code)),
@@ -537,6 +567,35 @@ mod tests {
         let connection = Connection::connect(&address, "test", PATIENCE).await.unwrap();
         let answer = connection.call_within(&MetadataRequest::default(), 1, Duration::from_millis(20)).await;
         assert!(matches!(answer, Err(ClientError::TimedOut { api: ApiKey::Metadata, .. })), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn a_serial_connection_asks_one_thing_after_the_other() {
+        let address = broker(4, |api, version| match (api, version) {
+            (18, 3) => Some(offer(0, ErrorCode::UnsupportedVersion)),
+            (18, _) => Some(offer(0, ErrorCode::None)),
+            _ => Some(metadata(version, version as usize)),
+        })
+        .await;
+        let mut connection = SerialConnection::connect(&address, "test", PATIENCE).await.unwrap();
+        let request = MetadataRequest::default();
+        assert_eq!(connection.send(&request).await.unwrap().brokers.len(), 7);
+        assert_eq!(connection.send_version(&request, 2).await.unwrap().brokers.len(), 2);
+        assert!(matches!(connection.version_up_to::<ProduceRequest>(9), Err(ClientError::NoCommonVersion { .. })));
+        let answer = connection.send(&request).await;
+        assert!(matches!(answer, Err(ClientError::Closed { .. })), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn a_serial_connection_takes_no_late_answer_for_another() {
+        let address = broker(3, |api, version| (api == 18).then(|| offer(version, ErrorCode::None))).await;
+        let mut connection = SerialConnection::connect(&address, "test", PATIENCE).await.unwrap();
+        let request = MetadataRequest::default();
+        // Given up at once: the request may be on its way, and its answer would come first.
+        let given_up = tokio::time::timeout(Duration::ZERO, connection.send_version(&request, 1)).await;
+        assert!(given_up.is_err());
+        let answer = connection.send_version(&request, 1).await;
+        assert!(matches!(answer, Err(ClientError::Closed { .. })), "{answer:?}");
     }
 
     #[tokio::test]

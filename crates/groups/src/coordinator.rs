@@ -443,11 +443,8 @@ impl Coordinator {
     }
 
     fn fire(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        while let Some((at, id)) = self.deadlines.first().cloned() {
-            if at > now.uptime_ms || self.phase != Phase::Serving {
-                break;
-            }
-            self.deadlines.remove(&(at, id.clone()));
+        while self.phase == Phase::Serving && self.deadlines.first().is_some_and(|(at, _)| *at <= now.uptime_ms) {
+            let Some((_, id)) = self.deadlines.pop_first() else { break };
             self.with_group(now, &id, effects, |group, step| group.fire(step));
             self.drop_if_nothing(&id);
         }

@@ -193,6 +193,11 @@ impl<M: Machine> Running<M> {
                 message = messages.recv() => match message {
                     Some(message) => {
                         self.take(message);
+                        if self.may_gather() {
+                            // Those that are ready to ask come first. Else whoever asks wakes this task to be the next that runs,
+                            // and each append has the records of one request.
+                            tokio::task::yield_now().await;
+                        }
                         self.take_waiting(messages);
                     }
                     None => return End::Dismissed,
@@ -217,6 +222,11 @@ impl<M: Machine> Running<M> {
     /// long: its own time would begin too late.
     fn log_has_enough(&self) -> bool {
         self.appends.len() >= APPENDS_MAX && self.appends.front().is_some_and(|append| append.late_at.is_some())
+    }
+
+    /// Something is to be appended, and more may come until the others that are ready have had their turn.
+    fn may_gather(&self) -> bool {
+        !self.together.ids.is_empty() && !self.log_has_enough()
     }
 
     fn appended(&mut self, ids: &[AppendId], outcome: Option<ProduceAnswer>) -> Result<(), End> {

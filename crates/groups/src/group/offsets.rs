@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::subscription::Subscribed;
 use super::{Group, Phase};
-use crate::records::{OffsetValue, OffsetsKey};
+use crate::records::{OffsetValue, encode_offset_key};
 use crate::step::Step;
 use crate::vocabulary::{FetchOffsets, FetchedOffset, Record, Refused};
 
@@ -172,10 +172,8 @@ fn count_down(counts: &mut BTreeMap<OffsetKey, usize>, key: &OffsetKey) {
 
 impl Group {
     /// The record of an offset of this group.
-    pub(crate) fn offset_record(&self, key: &OffsetKey, value: Option<&OffsetValue>) -> Record {
-        let (topic, partition) = key.clone();
-        let key = OffsetsKey::Offset { group: self.id.clone(), topic, partition };
-        Record { key: key.encode(), value: value.map(OffsetValue::encode) }
+    pub(crate) fn offset_record(&self, (topic, partition): &OffsetKey, value: Option<&OffsetValue>) -> Record {
+        Record { key: encode_offset_key(&self.id, topic, *partition), value: value.map(OffsetValue::encode) }
     }
 
     /// Which offsets are to be removed if those are asked to be deleted, and the result for each that was asked.

@@ -93,22 +93,27 @@ impl OffsetsKey {
 
     /// The key as Kafka 4.1 writes it; empty for [`OffsetsKey::Other`], which is never written.
     pub fn encode(&self) -> Bytes {
-        let mut bytes = BytesMut::new();
         match self {
-            Self::Offset { group, topic, partition } => {
-                bytes.put_i16(1);
-                put_text(&mut bytes, group);
-                put_text(&mut bytes, topic);
-                bytes.put_i32(*partition);
-            }
+            Self::Offset { group, topic, partition } => encode_offset_key(group, topic, *partition),
             Self::Group(group) => {
+                let mut bytes = BytesMut::with_capacity(4 + group.len());
                 bytes.put_i16(2);
                 put_text(&mut bytes, group);
+                bytes.freeze()
             }
-            Self::Other(_) => {}
+            Self::Other(_) => Bytes::new(),
         }
-        bytes.freeze()
     }
+}
+
+/// What [`OffsetsKey::Offset`] encodes to: most records are of offsets, and have no key of their own made for it.
+pub(crate) fn encode_offset_key(group: &str, topic: &str, partition: i32) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(10 + group.len() + topic.len());
+    bytes.put_i16(1);
+    put_text(&mut bytes, group);
+    put_text(&mut bytes, topic);
+    bytes.put_i32(partition);
+    bytes.freeze()
 }
 
 /// Reads big-endian fields, never past the end.

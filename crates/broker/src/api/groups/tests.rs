@@ -252,10 +252,8 @@ async fn clients_do_not_write_where_groups_are_kept_but_may_have_it_made() {
     assert_eq!(produce("__admin_client", 0).await, 0);
 }
 
-/// On one thread all of them wait before the coordinator takes the first.
-#[tokio::test]
-async fn commits_that_come_together_share_batches_of_the_log() {
-    const COMMITS: usize = 300;
+/// So many commits of a group each, asked by tasks that one worker has ready, and the batches of the log that they are in.
+async fn batches_of_commits(commits: usize) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     config.offsets_topic_partitions = 1;
@@ -263,29 +261,48 @@ async fn commits_that_come_together_share_batches_of_the_log() {
     make(broker.cluster(), "books", 1, 1).await;
     find(&broker).await;
     assert_eq!(committed(&broker).await, None, "it has loaded");
-    let mut commits = JoinSet::new();
-    for number in 0..COMMITS {
-        let partition = OffsetCommitRequestPartition::default().with_committed_offset(7);
-        let topic = OffsetCommitRequestTopic::default().with_name(topic_name("books")).with_partitions(vec![partition]);
-        let request = OffsetCommitRequest::default()
-            .with_group_id(name(&format!("g{number}")).into())
-            .with_generation_id_or_member_epoch(-1)
-            .with_topics(vec![topic]);
-        let context = context(&broker, 9);
-        commits.spawn(async move { offset_commit::handle(&context, request).await });
-    }
-    while let Some(answer) = commits.join_next().await {
+    let contexts: Vec<_> = (0..commits).map(|_| context(&broker, 9)).collect();
+    let asking = tokio::spawn(async move {
+        let mut asking = JoinSet::new();
+        for (number, context) in contexts.into_iter().enumerate() {
+            let partition = OffsetCommitRequestPartition::default().with_committed_offset(7);
+            let topic =
+                OffsetCommitRequestTopic::default().with_name(topic_name("books")).with_partitions(vec![partition]);
+            let request = OffsetCommitRequest::default()
+                .with_group_id(name(&format!("g{number}")).into())
+                .with_generation_id_or_member_epoch(-1)
+                .with_topics(vec![topic]);
+            asking.spawn(async move { offset_commit::handle(&context, request).await });
+        }
+        asking
+    });
+    let mut asking = asking.await.unwrap();
+    while let Some(answer) = asking.join_next().await {
         assert_eq!(answer.unwrap().topics[0].partitions[0].error_code, 0);
     }
     let hosted = broker.shared().partitions.get(&TopicPartition::new(OFFSETS_TOPIC, 0)).unwrap();
     let read = hosted.reader().read(Offset(0), ReadLimit::bytes(1 << 20)).unwrap();
-    assert_eq!(read.next, Offset(COMMITS as i64), "a record each");
+    assert_eq!(read.next, Offset(commits as i64), "a record each");
     let (mut left, mut batches) = (&read.bytes[..], 0);
     while let Ok((_, length)) = BatchView::parse(left) {
         batches += 1;
         left = &left[length..];
     }
-    assert!(batches < COMMITS / 10, "{batches} batches");
+    batches
+}
+
+/// On one thread all of them wait before the coordinator takes the first.
+#[tokio::test]
+async fn commits_that_come_together_share_batches_of_the_log() {
+    let batches = batches_of_commits(300).await;
+    assert!(batches < 30, "{batches} batches");
+}
+
+/// A worker runs whom a task wakes before all others that are ready: the coordinator took the first commit alone, then the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn commits_of_tasks_that_are_ready_share_batches_of_the_log() {
+    let batches = batches_of_commits(300).await;
+    assert!(batches < 30, "{batches} batches");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -79,11 +79,14 @@ struct Measured {
     commit_p99_ms: f64,
 }
 
-/// How long something took, and what the broker's process used meanwhile, if that is known.
+/// How long something took, and what was used of the processors meanwhile.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     seconds: f64,
-    processor_seconds: Option<f64>,
+    /// By the broker's process, if that is known.
+    broker_seconds: Option<f64>,
+    /// By this process: by the members, and by the broker if it has one of its own.
+    here_seconds: f64,
 }
 
 /// Measures and prints. Exit code 130 if it was interrupted, with nothing left behind.
@@ -171,29 +174,42 @@ async fn settled(load: &Load, members: &mut JoinSet<anyhow::Result<Vec<u32>>>, t
 /// Measures a stretch of time.
 struct Clock {
     since: Instant,
-    process: Option<u32>,
-    before: Option<f64>,
+    broker: Option<u32>,
+    broker_before: Option<f64>,
+    here_before: f64,
 }
 
 impl Clock {
     fn start(arguments: &GroupsArguments) -> anyhow::Result<Self> {
-        let process = arguments.process;
-        let before = process.map(processor_seconds_of).transpose()?;
-        Ok(Self { since: Instant::now(), process, before })
+        let broker = arguments.process;
+        let broker_before = broker.map(processor_seconds_of).transpose()?;
+        let here_before = processor_seconds_of(std::process::id())?;
+        Ok(Self { since: Instant::now(), broker, broker_before, here_before })
     }
 
     fn stop(self) -> anyhow::Result<Cost> {
         let seconds = self.since.elapsed().as_secs_f64();
-        let now = self.process.map(processor_seconds_of).transpose()?;
-        Ok(Cost { seconds, processor_seconds: now.zip(self.before).map(|(now, before)| now - before) })
+        let broker = self.broker.map(processor_seconds_of).transpose()?;
+        let broker_seconds = broker.zip(self.broker_before).map(|(now, before)| now - before);
+        Ok(Cost { seconds, broker_seconds, here_seconds: processor_seconds_of(std::process::id())? - self.here_before })
     }
+}
+
+/// Microseconds of processor for each of so many.
+fn each_us(seconds: f64, count: u64) -> f64 {
+    seconds * 1e6 / count.max(1) as f64
 }
 
 fn print(out: &mut impl Write, arguments: &GroupsArguments, measured: Measured) -> io::Result<()> {
     let Measured { formed, rebalanced, commits, committing, commit_p50_ms, commit_p99_ms } = measured;
     let per_second = commits as f64 / committing.seconds;
     if arguments.format == Format::Json {
-        let cost = |cost: Cost| json!({"seconds": cost.seconds, "processor_seconds": cost.processor_seconds});
+        let cost = |cost: Cost| {
+            json!({
+                "seconds": cost.seconds, "broker_processor_seconds": cost.broker_seconds,
+                "own_processor_seconds": cost.here_seconds,
+            })
+        };
         let result = json!({
             "type": "bench-groups", "groups": arguments.groups, "members": arguments.members,
             "partitions": arguments.partitions, "heartbeat_ms": arguments.heartbeat_ms, "formed": cost(formed),
@@ -202,15 +218,27 @@ fn print(out: &mut impl Write, arguments: &GroupsArguments, measured: Measured) 
         });
         return writeln!(out, "{result}");
     }
-    let used = |cost: Cost| match cost.processor_seconds {
-        Some(used) => format!(", the broker used {used:.2} s of its processors"),
-        None => String::new(),
+    let used = |cost: Cost| match cost.broker_seconds {
+        Some(broker) => format!("processor: the broker {broker:.2} s, the members {:.2} s", cost.here_seconds),
+        None if arguments.bootstrap.is_some() => format!("processor: the members {:.2} s", cost.here_seconds),
+        None => format!("processor: broker and members {:.2} s", cost.here_seconds),
     };
     let GroupsArguments { groups, members, partitions, .. } = arguments;
     writeln!(out, "{groups} groups of {members} members and {partitions} partitions each")?;
-    writeln!(out, "all have joined and are stable after {:.2} s{}", formed.seconds, used(formed))?;
-    writeln!(out, "a rebalance of all takes {:.2} s{}", rebalanced.seconds, used(rebalanced))?;
-    writeln!(out, "{per_second:.0} commits/s, p50 {commit_p50_ms:.1} ms, p99 {commit_p99_ms:.1} ms{}", used(committing))
+    writeln!(out, "all have joined and are stable after {:.2} s; {}", formed.seconds, used(formed))?;
+    writeln!(out, "a rebalance of all takes {:.2} s; {}", rebalanced.seconds, used(rebalanced))?;
+    writeln!(
+        out,
+        "{per_second:.0} commits/s, p50 {commit_p50_ms:.1} ms, p99 {commit_p99_ms:.1} ms; {}",
+        used(committing)
+    )?;
+    let here_us = each_us(committing.here_seconds, commits);
+    match committing.broker_seconds.map(|seconds| each_us(seconds, commits)) {
+        Some(broker_us) => {
+            writeln!(out, "a commit takes {broker_us:.1} us of processor at the broker, {here_us:.1} us here")
+        }
+        None => writeln!(out, "a commit takes {here_us:.1} us of processor here"),
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
-use highwater_broker::client::Connection;
+use highwater_broker::client::{Connection, SerialConnection};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
@@ -160,11 +160,12 @@ fn known(group: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
 
 /// One member, as long as there is something to do; how many microseconds each of its commits took.
 pub(super) async fn run(load: std::sync::Arc<Load>, group: u16, number: u16) -> anyhow::Result<Vec<u32>> {
-    let connection = Connection::connect(&load.address, "highwater-bench", REQUEST_TIMEOUT).await?;
+    let connection = SerialConnection::connect(&load.address, "highwater-bench", REQUEST_TIMEOUT).await?;
     let mut phase = load.phase.subscribe();
     let mut member = Member { load: &load, group, connection, id: StrBytes::default(), generation: -1, leads: false };
     let mut heard = Phase::Form;
     let mut took = Vec::new();
+    let mut commits = None;
     // Each member has partitions of its own to commit, so that what was acknowledged last is known.
     let partition =
         (number < load.partitions).then(|| i32::from(group) * i32::from(load.partitions) + i32::from(number));
@@ -178,8 +179,9 @@ pub(super) async fn run(load: std::sync::Arc<Load>, group: u16, number: u16) -> 
                     phase.changed().await?;
                     continue;
                 };
+                let commit = commits.get_or_insert_with(|| member.commit_of(partition));
                 let since = Instant::now();
-                member.commit(partition, i64::try_from(took.len())?).await?;
+                member.commit(commit, i64::try_from(took.len())?).await?;
                 took.push(u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX));
             }
             Phase::Rebalance if heard < now && member.leads => {
@@ -200,7 +202,7 @@ pub(super) async fn run(load: std::sync::Arc<Load>, group: u16, number: u16) -> 
 struct Member<'a> {
     load: &'a Load,
     group: u16,
-    connection: Connection,
+    connection: SerialConnection,
     id: StrBytes,
     generation: i32,
     leads: bool,
@@ -249,7 +251,7 @@ impl Member<'_> {
         }
     }
 
-    async fn sync(&self, joined: &JoinGroupResponse) -> anyhow::Result<i16> {
+    async fn sync(&mut self, joined: &JoinGroupResponse) -> anyhow::Result<i16> {
         let given = (0..).zip(&joined.members).map(|(at, member)| {
             SyncGroupRequestAssignment::default()
                 .with_member_id(member.member_id.clone())
@@ -288,16 +290,24 @@ impl Member<'_> {
         }
     }
 
-    async fn commit(&mut self, partition: i32, offset: i64) -> anyhow::Result<()> {
-        let one = OffsetCommitRequestPartition::default().with_partition_index(partition).with_committed_offset(offset);
+    /// The commit of one partition, for all offsets.
+    fn commit_of(&self, partition: i32) -> OffsetCommitRequest {
+        let one = OffsetCommitRequestPartition::default().with_partition_index(partition);
         let topic = OffsetCommitRequestTopic::default().with_name(name(TOPIC)).with_partitions(vec![one]);
-        let request = OffsetCommitRequest::default()
+        OffsetCommitRequest::default()
             .with_group_id(self.group_id())
             .with_member_id(self.id.clone())
             .with_generation_id_or_member_epoch(self.generation)
-            .with_topics(vec![topic]);
+            .with_topics(vec![topic])
+    }
+
+    async fn commit(&mut self, request: &mut OffsetCommitRequest, offset: i64) -> anyhow::Result<()> {
+        let of = request.topics.first_mut().and_then(|topic| topic.partitions.first_mut());
+        let of = of.context("a commit of nothing")?;
+        of.committed_offset = offset;
+        let partition = of.partition_index;
         let version = self.connection.version_up_to::<OffsetCommitRequest>(9)?;
-        let answer = self.connection.send_version(&request, version).await?;
+        let answer = self.connection.send_version(request, version).await?;
         let code = answer.topics.first().and_then(|topic| topic.partitions.first()).map_or(-1, |one| one.error_code);
         ensure!(code == 0, "a commit gives {code}");
         let acknowledged = usize::try_from(partition).ok().and_then(|at| self.load.acknowledged.get(at));
