@@ -6,7 +6,7 @@ use std::sync::Arc;
 use highwater_storage::{
     AppendError, CheckedBatch, CloseReport, Damaged, EpochEnd, FlushDone, FlushError, FlushJob, HealError, LeaderEpoch,
     Log, LogOptions, LogReader, Offset, Step, TimestampMs, TopicPartition, TruncateError, WorkDone, WorkJob,
-    WorkLimits, batches,
+    WorkLimits,
 };
 
 use crate::event::{
@@ -466,11 +466,6 @@ impl Partition {
         log_start: Offset,
         records: &[u8],
     ) -> Input<'static> {
-        let foreign = |header_epoch: LeaderEpoch| header_epoch > leader_epoch;
-        let refused = batches(records).any(|batch| batch.is_ok_and(|batch| foreign(batch.header().leader_epoch())));
-        if refused {
-            return Input::ReplicatedRefused;
-        }
         match self.log.advance_start(log_start) {
             Ok(_) => {}
             Err(TruncateError::Closed(fence)) => {
@@ -480,9 +475,9 @@ impl Partition {
             // Nothing was changed, and nothing may be appended before it is.
             Err(_) => return Input::ReplicatedRefused,
         }
-        match self.log.append_replicated(now, records) {
+        match self.log.append_replicated_of(now, leader_epoch, records) {
             Ok(_) => Input::Replicated,
-            // Damaged on the way, or no room: nothing is lost by asking again.
+            // Damaged on the way, of a later epoch than was asked, or no room: nothing is lost by asking again.
             Err(_) => Input::ReplicatedRefused,
         }
     }

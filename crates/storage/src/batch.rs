@@ -494,6 +494,15 @@ pub fn batches(bytes: &[u8]) -> Batches<'_> {
     Batches { bytes, position: 0, failed: false }
 }
 
+/// The last of [`batches`] before their end or an error. The others are passed over by their lengths.
+pub fn last_batch(bytes: &[u8]) -> Option<BatchView<'_>> {
+    let (mut last, mut rest) = (None, bytes);
+    while let Some((batch, behind)) = frame_length(rest).ok().and_then(|length| rest.split_at_checked(length)) {
+        (last, rest) = (Some(batch), behind);
+    }
+    last.map(|bytes| BatchView { header: BatchHeader::decode_first(bytes), bytes })
+}
+
 /// See [`batches`].
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {

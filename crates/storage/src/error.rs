@@ -126,6 +126,14 @@ pub enum AppendError {
         /// The highest epoch in the log.
         latest: LeaderEpoch,
     },
+    /// A replicated batch of a later epoch than that of the leader it came from.
+    #[error("a batch of leader epoch {given} from a leader in {of}")]
+    LaterEpoch {
+        /// The batch's epoch.
+        given: LeaderEpoch,
+        /// The leader's.
+        of: LeaderEpoch,
+    },
     /// A replicated batch that begins below the end of the log (Kafka's `UnexpectedAppendOffsetException`).
     #[error("a batch at {first} does not continue a log that ends at {end}")]
     BelowEnd {

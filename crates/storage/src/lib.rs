@@ -127,7 +127,7 @@ mod zero_ahead;
 
 pub use batch::{
     Attributes, BatchError, BatchFault, BatchHeader, BatchView, Batches, CRC_START, HEADER_BYTES, HeaderScan,
-    LENGTH_PREFIX_BYTES, MAGIC, MAGIC_END, TimestampType, batches, read_header,
+    LENGTH_PREFIX_BYTES, MAGIC, MAGIC_END, TimestampType, batches, last_batch, read_header,
 };
 pub use builder::{BatchBuilder, Record};
 pub use check::{

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use highwater_replication::{BrokerId, FetchPlan};
-use highwater_storage::{LeaderEpoch, Offset, TopicPartition, batches};
+use highwater_storage::{LeaderEpoch, Offset, TopicPartition, last_batch};
 use kafka_protocol::messages::fetch_request::ReplicaState;
 use kafka_protocol::messages::{self, FetchRequest, FetchResponse};
 use tokio::sync::Notify;
@@ -59,7 +59,7 @@ impl Place {
         if came.diverging.is_some() || came.high_watermark <= plan.from {
             return None;
         }
-        let last = batches(&came.records).map_while(Result::ok).last()?;
+        let last = last_batch(&came.records)?;
         let header = last.header();
         let (leader_epoch, last_epoch) = (plan.leader_epoch, header.leader_epoch());
         let place = Self { leader_epoch, from: header.next_offset(), last_epoch };

@@ -59,6 +59,21 @@ fn a_partial_tail_ends_the_batches_without_an_error() {
 }
 
 #[test]
+fn the_last_batch_is_the_one_that_going_through_all_of_them_ends_with() {
+    let whole = [batch(0, 2), batch(2, 1), batch(3, 4), with_length_and_magic(60, 9), batch(7, 1)].concat();
+    let mut found = std::collections::BTreeSet::new();
+    for end in 0..=whole.len() {
+        let bytes = &whole[..end];
+        let last = batches(bytes).map_while(Result::ok).last();
+        let (header, bytes_of) = (last.map(|batch| *batch.header()), last.map(|batch| batch.bytes()));
+        let told = last_batch(bytes);
+        assert_eq!((told.map(|batch| *batch.header()), told.map(|batch| batch.bytes())), (header, bytes_of), "{end}");
+        found.insert(header.map(|header| header.base_offset()));
+    }
+    assert_eq!(found.len(), 4, "none, and each of those before the error");
+}
+
+#[test]
 fn after_an_error_there_is_nothing_more() {
     let good = batch(0, 1);
     let bytes = [good.as_slice(), &with_length_and_magic(60, 9), &good].concat();

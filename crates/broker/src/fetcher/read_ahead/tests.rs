@@ -2,7 +2,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 use highwater_replication::{BrokerEpoch, Partition, ReplicaConfig};
-use highwater_storage::{BatchBuilder, Codec, EpochEnd, Log, LogOptions, ProduceRules, Record, TimestampMs, TopicId};
+use highwater_storage::{
+    BatchBuilder, Codec, EpochEnd, Log, LogOptions, ProduceRules, Record, TimestampMs, TopicId, batches,
+};
 
 use super::super::Turn as Ordinary;
 use super::*;
