@@ -33,6 +33,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Segments are rolled by time and their files removed at least so often, however rarely retention is looked at.
 const HOUSEKEEPING_MAX: Duration = Duration::from_secs(30);
 
+/// Partitions are asked for what to compact no oftener: each of them is asked.
+const CLEANER_MIN: Duration = Duration::from_secs(1);
+
 /// How long requests in flight may take when the broker stops in order.
 const GRACE: Duration = Duration::from_millis(1000);
 
@@ -577,11 +580,34 @@ impl BrokerShared {
     }
 
     async fn keep_house(self: Arc<Self>) {
-        let interval = Duration::from_millis(self.config.retention_check_interval_ms.max(1)).min(HOUSEKEEPING_MAX);
+        let Intervals { house, retention } = Intervals::of(&self.config);
+        // As in Kafka, a broker that is often started again looks at retention all the same.
+        let mut look = tokio::time::Instant::now() + retention.min(HOUSEKEEPING_MAX);
         loop {
-            tokio::time::sleep(interval).await;
-            self.partitions.housekeeping();
+            tokio::time::sleep(house).await;
+            let now = tokio::time::Instant::now();
+            let is_time = look <= now;
+            if is_time {
+                look = now + retention;
+            }
+            self.partitions.housekeeping(is_time);
         }
+    }
+}
+
+/// How often partitions are asked for work.
+#[derive(Debug, PartialEq, Eq)]
+struct Intervals {
+    /// For all but retention.
+    house: Duration,
+    retention: Duration,
+}
+
+impl Intervals {
+    fn of(config: &BrokerConfig) -> Self {
+        let retention = Duration::from_millis(config.retention_check_interval_ms.max(1));
+        let cleaner = Duration::from_millis(config.cleaner_backoff_ms.max(0).unsigned_abs()).max(CLEANER_MIN);
+        Self { house: retention.min(cleaner).min(HOUSEKEEPING_MAX), retention }
     }
 }
 

@@ -29,6 +29,9 @@ use crate::owner::{Outlet, Owned, Owner, Refused};
 use crate::seldom::Seldom;
 use crate::services::Services;
 
+mod house;
+use house::House;
+
 /// How many cuts of a log are remembered for views.
 const CUTS_MAX: usize = 64;
 
@@ -98,8 +101,8 @@ pub(crate) enum Command {
     Configure(Box<(ReplicaConfig, Arc<LogOptions>)>),
     /// A moment has come that the partition asked for.
     Tick,
-    /// Look for retention and other work.
-    Housekeeping,
+    /// Look for work, segments that retention takes among it or not.
+    Housekeeping { retention: bool },
     /// Something short that needs the partition itself.
     Ask(Asked),
     /// Something that waits for the disk.
@@ -157,6 +160,7 @@ pub(crate) struct Core {
     armed: Option<TimestampMs>,
     cuts: Vec<Cut>,
     guards: Arc<Guards>,
+    house: House,
     /// It closed itself in this leadership.
     fenced: Option<LeaderEpoch>,
     /// The leadership it was last told of.
@@ -558,7 +562,7 @@ impl Owned for Core {
                 self.armed = None;
                 partition.tick(now);
             }
-            Command::Housekeeping => deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job)))),
+            Command::Housekeeping { retention } => deeds.extend(self.house.begin(partition, now, retention)),
             Command::Worked(done) => match partition.finish_work(now, *done) {
                 Ok(step) => {
                     if let Some(Step::TimestampAhead { base, timestamp }) = step
@@ -575,12 +579,12 @@ impl Owned for Core {
                             deeds.push(Deed::TellWrongIndexes(base));
                         }
                     }
-                    deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job))));
+                    deeds.extend(self.house.next(partition, now));
                 }
                 Err(error) => {
                     deeds.push(Deed::WorkFailed(error));
                     // Of another kind: what failed comes again when the timer does.
-                    deeds.extend(partition.begin_work(now).map(|job| Deed::Work(Box::new(job))));
+                    deeds.extend(self.house.next(partition, now));
                 }
             },
             Command::Ask(ask) | Command::AskSlowly(ask) => ask(partition, now),
@@ -592,7 +596,7 @@ impl Owned for Core {
         // A truncation rewrites and syncs; a change of role may cause one, and so may a leader's answer.
         match command {
             // What housekeeping begins and finishes may roll a segment, and mark a log that was closed well as written to.
-            Command::State { .. } | Command::Configure(_) | Command::Housekeeping | Command::Worked(_) => true,
+            Command::State { .. } | Command::Configure(_) | Command::Housekeeping { .. } | Command::Worked(_) => true,
             Command::AskSlowly(_) => true,
             Command::Fetched(LeaderReply { plan, result }) => match result {
                 // A later start is recorded durably before anything is appended. And while much is appended, whoever
@@ -634,6 +638,7 @@ impl Core {
             armed: None,
             cuts: Vec::new(),
             guards,
+            house: House::default(),
             fenced: None,
             leader_epoch: LeaderEpoch::NONE,
             clock,

@@ -586,10 +586,10 @@ impl Partitions {
         self.data_mut().as_mut().map_or(Ok(()), |data| data.adopt_cluster_id(id))
     }
 
-    /// Asks each partition to look for work: retention, delayed deletes, rolls by time.
-    pub(crate) fn housekeeping(&self) {
+    /// Asks each partition to look for work: delayed deletes, rolls by time, compaction, and retention where it is time.
+    pub(crate) fn housekeeping(&self, retention: bool) {
         for hosted in self.all() {
-            hosted.submit(Command::Housekeeping);
+            hosted.submit(Command::Housekeeping { retention });
         }
     }
 

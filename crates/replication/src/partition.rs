@@ -380,7 +380,21 @@ impl Partition {
     /// remove. Run it away from the partition's owner and give the result to [`Partition::finish_work`]. `None` if none
     /// is due, or one runs.
     pub fn begin_work(&mut self, now: TimestampMs) -> Option<WorkJob> {
-        let work = self.log.begin_work(now, &WorkLimits::new(self.replica.high_watermark()));
+        self.begin_work_within(now, WorkLimits::new(self.replica.high_watermark()))
+    }
+
+    /// As [`Partition::begin_work`], without a look at retention.
+    pub fn begin_work_without_retention(&mut self, now: TimestampMs) -> Option<WorkJob> {
+        self.begin_work_within(now, WorkLimits::new(self.replica.high_watermark()).without_retention())
+    }
+
+    /// Whether a piece of housekeeping was begun and is not finished.
+    pub fn is_working(&self) -> bool {
+        self.working
+    }
+
+    fn begin_work_within(&mut self, now: TimestampMs, limits: WorkLimits) -> Option<WorkJob> {
+        let work = self.log.begin_work(now, &limits);
         self.working |= work.is_some();
         self.settle(now);
         work

@@ -33,12 +33,20 @@ const REBUILT_LOOKED_AT_MAX: usize = 64;
 pub struct WorkLimits {
     /// Records from here on stay, whatever their age: they may not be replicated yet.
     pub high_watermark: Offset,
+    /// Whether to look for segments that may go, by their age, the log's size or its start.
+    pub retention: bool,
 }
 
 impl WorkLimits {
     /// Records from the high watermark on stay. For a log that is not replicated that is [`Log::end`].
     pub fn new(high_watermark: Offset) -> Self {
-        Self { high_watermark }
+        Self { high_watermark, retention: true }
+    }
+
+    /// The same without a look at retention, for who looks at it more seldom than at all else.
+    #[must_use]
+    pub fn without_retention(self) -> Self {
+        Self { retention: false, ..self }
     }
 }
 
@@ -442,7 +450,9 @@ impl Log {
             if let Some(job) = self.leave_job(now) {
                 return Some((Kind::Retire, Work::Leave(job)));
             }
-            if let Some(job) = self.retire_job(now, limits.high_watermark, may(Kind::ReadAge)) {
+            if limits.retention
+                && let Some(job) = self.retire_job(now, limits.high_watermark, may(Kind::ReadAge))
+            {
                 return Some((Kind::Retire, Work::Retire(Box::new(job))));
             }
         }

@@ -488,3 +488,22 @@ fn s53_a_change_of_the_rules_meets_every_piece_of_work_under_way() {
         assert!(met.iter().any(|met| met.contains(kind)), "{kind}: {met:?}");
     }
 }
+
+#[test]
+fn work_without_retention_does_all_else() {
+    let fs = disk(1);
+    let options = LogOptions { segment_bytes: 600, retention_bytes: 0, scrub_interval_ms: -1, ..LogOptions::default() };
+    let (mut log, _) = open(&fs, &options);
+    for number in 0..4 {
+        append(&mut log, &numbered(number, 500));
+    }
+    let limits = WorkLimits::new(log.end());
+    let mut steps = Vec::new();
+    while let Some(step) = log.housekeeping().step(after(5000), &limits.without_retention()).unwrap() {
+        steps.push(step);
+    }
+    assert!(steps.iter().any(|step| matches!(step, Step::Checkpointed { .. })), "{steps:?}");
+    assert_eq!(log.start(), Offset(0), "{steps:?}");
+    while log.housekeeping().step(after(5000), &limits).unwrap().is_some() {}
+    assert_eq!(log.start(), log.end());
+}

@@ -242,3 +242,23 @@ fn a_log_that_is_counted_on_and_not_there_makes_the_stop_unclean() {
         assert_eq!(told(LastStop::Clean, present), LastStop::Unclean);
     }
 }
+
+/// Whoever has the cleaner sleep for a short time sees topics compacted then, and retention is looked at as seldom as it
+/// is set: what is asked of partitions for the one is not asked for the other.
+#[test]
+fn partitions_are_asked_for_work_as_often_as_is_set() {
+    let intervals = |retention_ms, cleaner_ms| {
+        let config = BrokerConfig {
+            retention_check_interval_ms: retention_ms,
+            cleaner_backoff_ms: cleaner_ms,
+            ..BrokerConfig::default()
+        };
+        let Intervals { house, retention } = Intervals::of(&config);
+        (house.as_millis(), retention.as_millis())
+    };
+    assert_eq!(intervals(300_000, 15_000), (15_000, 300_000), "Kafka's defaults");
+    assert_eq!(intervals(300_000, 1_000), (1_000, 300_000));
+    assert_eq!(intervals(300_000, 0), (1_000, 300_000));
+    assert_eq!(intervals(300_000, i64::MAX), (30_000, 300_000));
+    assert_eq!(intervals(50, 15_000), (50, 50));
+}

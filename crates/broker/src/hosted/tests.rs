@@ -127,8 +127,12 @@ fn flip(path: &Path, at: usize) {
 
 /// Keeps house as the broker's timer does. Returns the warnings.
 fn keep_house(core: &mut Core, hosted: &Hosted) -> Vec<String> {
+    keep_house_with(core, hosted, true)
+}
+
+fn keep_house_with(core: &mut Core, hosted: &Hosted, retention: bool) -> Vec<String> {
     Lines::of(|| {
-        let mut commands = vec![Command::Housekeeping];
+        let mut commands = vec![Command::Housekeeping { retention }];
         while let Some(command) = commands.pop() {
             let mut deeds = Vec::new();
             core.handle(command, &mut deeds);
@@ -194,6 +198,33 @@ async fn a_timestamp_later_than_now_is_told_once_for_a_partition() {
     let ahead: Vec<_> = told.iter().filter(|line| line.contains("later than now")).collect();
     assert!(ahead.len() == 1 && ahead[0].contains("partition=t-0 ") && ahead[0].contains("segment=0"), "{told:#?}");
     assert_eq!(keep_house(&mut core, &hosted), Vec::<String>::new(), "it was told");
+    services.end_tasks().await;
+}
+
+/// Records of long ago, as clients' tests write them, are there until it is time to look for what is too old: all other
+/// work comes far more often, and took them along.
+#[tokio::test]
+async fn records_of_long_ago_stay_until_retention_is_looked_at() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, &dir.path().join("another"));
+    let options = LogOptions { segment_bytes: 600, retention_ms: 1_000, ..LogOptions::default() };
+    let (mut log, _) = Log::open(dir.path().join("t-0"), options).expect("a log");
+    for _ in 0..3 {
+        let mut batch = BatchBuilder::new(Codec::None);
+        batch.push(Record::new(TimestampMs(1337), &[7; 500]));
+        log.append(services.clock.now(), LeaderEpoch(0), &batch.build()).expect("room");
+    }
+    let (of, end) = (hosted.topic_partition().clone(), log.end());
+    let partition = Partition::new(ReplicaConfig::new(BrokerId(1), BrokerEpoch(1)), of, log, Some(end));
+    let mut core = Core::new(partition, services.clock, Arc::default());
+    let start = |core: &Core| core.partition.as_ref().expect("it is open").log().start();
+    for _ in 0..3 {
+        keep_house_with(&mut core, &hosted, false);
+        assert_eq!(start(&core), Offset(0));
+    }
+    keep_house_with(&mut core, &hosted, true);
+    assert_eq!(start(&core), end, "all are too old, not only the first segment");
     services.end_tasks().await;
 }
 
