@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
-use highwater_groups::Producer;
+pub(crate) use highwater_groups::Guard;
+use highwater_groups::{Guards, KnownProducer, Producer, may_be_appended};
 use highwater_replication::{
     Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, CutReason, Effect, FenceReason, FetchFailure, FetchGrant,
     FetchPlan, IsrDecision, Partition, PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd,
@@ -22,8 +23,6 @@ use crate::damage::{self, Told};
 use crate::deadlines::{Entry, Wake};
 use crate::fetches::{Alarm, Answer, Chunk, Granted, Question, ReadFailure, Source, Watching};
 use crate::gather::Slot;
-pub(crate) use crate::guards::Guard;
-use crate::guards::Guards;
 use crate::history::HistoryEntry;
 use crate::owner::{Outlet, Owned, Owner, Refused};
 use crate::seldom::Seldom;
@@ -345,9 +344,10 @@ impl Hosted {
     /// drawn before the coordinator is asked about the transaction.
     pub(crate) fn guard(&self, producer: Producer) -> Option<Arc<Guard>> {
         let guard = self.guards.draw(producer);
-        let goes_on = self
+        let known = self
             .owner
-            .look(|core| core.partition.as_ref().is_some_and(|partition| is_in_transaction(partition, producer)));
+            .look(|core| core.partition.as_ref().and_then(|partition| known_producer(partition, producer.id)));
+        let goes_on = known.is_some_and(|known| known.goes_on(producer));
         (!goes_on).then_some(guard)
     }
 
@@ -439,17 +439,10 @@ impl Hosted {
     }
 }
 
-/// Whether the producer has a transaction open there, in that epoch.
-fn is_in_transaction(partition: &Partition, producer: Producer) -> bool {
-    let known = partition.log().producers().get(producer.id);
-    known.is_some_and(|known| known.epoch() == producer.epoch && known.transaction_start().is_some())
-}
-
-/// Whether a batch of a transaction goes on with one, or may begin one. One of an epoch that is over has the log's answer.
-fn may_be_appended(partition: &Partition, batch: &CheckedBatch<Bytes>, guard: Option<&Guard>) -> bool {
-    let producer = Producer { id: batch.producer_id(), epoch: batch.producer_epoch() };
-    let is_over = || partition.log().producers().get(producer.id).is_some_and(|known| known.epoch() > producer.epoch);
-    guard.is_some_and(|guard| guard.admits(producer)) || is_in_transaction(partition, producer) || is_over()
+/// What the log knows of a producer.
+fn known_producer(partition: &Partition, producer_id: i64) -> Option<KnownProducer> {
+    let known = partition.log().producers().get(producer_id)?;
+    Some(KnownProducer { epoch: known.epoch(), in_transaction: known.transaction_start().is_some() })
 }
 
 /// Whether a batch has the number 0, if nothing is known of its producer.
@@ -484,10 +477,11 @@ impl Owned for Core {
                     let refused = ProduceRefused::NotLeader { leader: None, leader_epoch: self.leader_epoch };
                     return deeds.push(Deed::Answer(slot, Err(ProduceError::Refused(refused).into())));
                 }
+                let producer = Producer { id: batch.producer_id(), epoch: batch.producer_epoch() };
+                let known = || known_producer(partition, producer.id);
                 if batch.header().is_control() {
-                    let producer = Producer { id: batch.producer_id(), epoch: batch.producer_epoch() };
                     self.guards.break_of(producer);
-                } else if batch.is_transactional() && !may_be_appended(partition, &batch, guard.as_deref()) {
+                } else if batch.is_transactional() && !may_be_appended(producer, known(), guard.as_deref()) {
                     if counts_anew && guard.is_some() {
                         // What broke it may have been the marker of the transaction before, which bears the epoch of this one.
                         let again = NotProduced::Transaction(ErrorCode::ConcurrentTransactions);

@@ -45,7 +45,6 @@ mod fetches;
 mod follower_session;
 mod gather;
 mod groups;
-mod guards;
 mod healer;
 mod history;
 mod hosted;

@@ -27,6 +27,7 @@
 mod config;
 mod coordinator;
 mod group;
+mod guards;
 mod pending;
 pub mod records;
 mod step;
@@ -38,6 +39,7 @@ mod vocabulary;
 
 pub use config::GroupConfig;
 pub use coordinator::Coordinator;
+pub use guards::{Guard, Guards, KnownProducer, may_be_appended};
 pub use vocabulary::{
     Answer, AppendId, Appended, Commit, CommittedOffset, Effect, FetchOffsets, FetchedOffset, GroupDescription,
     GroupListing, GroupState, Input, Join, Joined, JoinedMember, Leaving, LoadedBatch, MemberAt, MemberDescription,

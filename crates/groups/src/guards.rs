@@ -9,28 +9,51 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use highwater_groups::Producer;
+use crate::vocabulary::Producer;
+
+/// What the log of a partition knows of a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownProducer {
+    /// Its latest epoch.
+    pub epoch: i16,
+    /// A transaction of it is open there.
+    pub in_transaction: bool,
+}
+
+impl KnownProducer {
+    /// Whether a batch of the producer goes on with its transaction.
+    pub fn goes_on(self, producer: Producer) -> bool {
+        self.in_transaction && self.epoch == producer.epoch
+    }
+}
+
+/// Whether a batch of a transaction goes on with one, or may begin one. One of an epoch that is over has the log's answer.
+pub fn may_be_appended(producer: Producer, known: Option<KnownProducer>, guard: Option<&Guard>) -> bool {
+    let goes_on = known.is_some_and(|known| known.goes_on(producer));
+    let is_over = known.is_some_and(|known| known.epoch > producer.epoch);
+    goes_on || is_over || guard.is_some_and(|guard| guard.admits(producer))
+}
 
 /// So many producers are looked over at least before those are let go that nobody has a guard of.
 const SWEEP_MIN: usize = 64;
 
 /// No marker of the producer has been written here since it was drawn.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     producer: Producer,
     broken: AtomicBool,
 }
 
 impl Guard {
     /// Whether it stands for a batch of that producer.
-    pub(crate) fn admits(&self, producer: Producer) -> bool {
+    pub fn admits(&self, producer: Producer) -> bool {
         self.producer == producer && !self.broken.load(Ordering::SeqCst)
     }
 }
 
 /// The guards of one partition, by producer id.
 #[derive(Debug, Default)]
-pub(crate) struct Guards {
+pub struct Guards {
     drawn: Mutex<Drawn>,
 }
 
@@ -43,7 +66,7 @@ struct Drawn {
 
 impl Guards {
     /// Draws a guard, or gives the one that is drawn already.
-    pub(crate) fn draw(&self, producer: Producer) -> Arc<Guard> {
+    pub fn draw(&self, producer: Producer) -> Arc<Guard> {
         let mut drawn = self.lock();
         let known = drawn.guards.get(&producer.id).and_then(Weak::upgrade);
         if let Some(guard) = known.as_ref().filter(|guard| guard.admits(producer)) {
@@ -67,7 +90,7 @@ impl Guards {
 
     /// A marker of that producer is about to be written. In its epoch or the one before was the transaction that it ends; a
     /// later one may have begun since if the marker was long on its way.
-    pub(crate) fn break_of(&self, producer: Producer) {
+    pub fn break_of(&self, producer: Producer) {
         let mut drawn = self.lock();
         let Some(guard) = drawn.guards.get(&producer.id).and_then(Weak::upgrade) else { return };
         if guard.producer.epoch <= producer.epoch {
@@ -77,7 +100,7 @@ impl Guards {
     }
 
     /// Another leader may write markers from now on.
-    pub(crate) fn break_all(&self) {
+    pub fn break_all(&self) {
         for guard in std::mem::take(&mut self.lock().guards).into_values() {
             if let Some(guard) = guard.upgrade() {
                 guard.broken.store(true, Ordering::SeqCst);
@@ -112,6 +135,27 @@ mod tests {
         assert!(next.admits(producer(1, 1)) && !after.admits(producer(1, 0)));
         guards.break_all();
         assert!(!next.admits(producer(1, 1)) && !other.admits(producer(2, 0)));
+    }
+
+    #[test]
+    fn a_batch_goes_on_with_a_transaction_or_needs_a_whole_guard() {
+        let guards = Guards::default();
+        let guard = guards.draw(producer(1, 3));
+        let known = |epoch, in_transaction| Some(KnownProducer { epoch, in_transaction });
+        let table = [
+            (None, false),
+            (known(3, true), true),
+            (known(3, false), false),
+            (known(2, true), false),
+            (known(2, false), false),
+            (known(4, false), true),
+        ];
+        for (known, without_guard) in table {
+            assert_eq!(may_be_appended(producer(1, 3), known, None), without_guard, "{known:?}");
+            assert!(may_be_appended(producer(1, 3), known, Some(&guard)), "{known:?}");
+        }
+        guards.break_of(producer(1, 3));
+        assert!(!may_be_appended(producer(1, 3), None, Some(&guard)));
     }
 
     #[test]
