@@ -176,10 +176,14 @@ fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> an
         Run::cargo(workspace).words("test --locked --release").words(tests).run(tally, deadline, Counts::Lines);
     }
     // Seeds that nobody has run yet, others with each commit.
-    Run::cargo(workspace)
-        .words("run --quiet --locked --release --package highwater-sim -- --minutes 1 --from")
-        .word(mutants::tree_seed(workspace)?.to_string())
-        .run(tally, deadline, Counts::Itself);
+    for world in ["replicas --minutes 1", "coordinators --minutes 0.1"] {
+        Run::cargo(workspace)
+            .words("run --quiet --locked --release --package highwater-sim -- --world")
+            .words(world)
+            .word("--from")
+            .word(mutants::tree_seed(workspace)?.to_string())
+            .run(tally, deadline, Counts::Itself);
+    }
     Ok(())
 }
 

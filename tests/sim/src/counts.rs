@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 macro_rules! counts {
-    ($($(#[doc = $doc:literal])+ $field:ident = $name:literal,)+) => {
+    ($counts:ident: $($(#[doc = $doc:literal])+ $field:ident = $name:literal,)+) => {
         /// What happened in a run, or in several: the proof that runs are not empty.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct Counts {
+        pub struct $counts {
             $($(#[doc = $doc])+ pub $field: u64,)+
         }
 
-        impl Counts {
+        impl $counts {
             /// Each count with its name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$(($name, self.$field)),+]
@@ -24,7 +24,7 @@ macro_rules! counts {
     };
 }
 
-counts! {
+counts! { Counts:
     /// Events in all.
     events = "events",
     /// Records that were acknowledged to acks=all.
@@ -97,6 +97,57 @@ counts! {
     rotted = "batches that rotted",
     /// Batches that were healed from another replica.
     healed = "batches healed",
+}
+
+counts! { CoordinatorCounts:
+    /// Events in all.
+    events = "events",
+    /// Batches of the writers that were acknowledged.
+    acknowledged = "acknowledged",
+    /// Copied records that readers saw.
+    consumed = "consumed",
+    /// Processes killed, by a stop that is none or at a boundary.
+    kills = "kills",
+    /// Processes that died within a call of their file system.
+    crashes_in_calls = "crashes within a call",
+    /// Power cuts of a broker.
+    power_cuts = "power cuts",
+    /// Times that the store was down.
+    store_down = "store down",
+    /// Elections in the place of a leader that is gone.
+    elections = "elections",
+    /// Leaders moved while all was well with them.
+    moved = "leaders moved",
+    /// Leaderships that went back to the preferred replica.
+    preferred = "preferred elections",
+    /// Sessions whose end a broker noticed.
+    sessions_lost = "sessions lost",
+    /// Truncations where histories parted.
+    cuts = "cuts",
+    /// Batches that a leader knew already.
+    duplicates = "duplicates",
+    /// Coordinators that loaded their partition and served.
+    loaded = "coordinators that served",
+    /// Coordinators that did not know what of their log would stay.
+    unsure = "coordinators unsure of their log",
+    /// Batches of coordinators that several appends went into.
+    gathered = "appends together",
+    /// Appends of which those that waited were told to try again.
+    late = "late appends",
+    /// Assignments that members were given.
+    assigned = "assignments",
+    /// Offsets that were committed outside of transactions.
+    commits = "commits",
+    /// Offsets that were not told for a transaction was undecided.
+    unstable = "unstable offsets",
+    /// Transactions that were committed.
+    copied = "transactions committed",
+    /// Transactions that were aborted.
+    copies_aborted = "transactions aborted",
+    /// Producers that found themselves replaced, or their transactions aborted.
+    fenced = "producers fenced",
+    /// Clients whose process ended.
+    clients_died = "clients that died",
 }
 
 impl Counts {

@@ -180,6 +180,10 @@ pub(crate) enum What {
     },
     /// The topic is deleted, and another one made of its name.
     MakeAgain,
+    /// The process of a client ends, and another takes its place: of the how-manieth, if there are so many.
+    ClientDies {
+        which: usize,
+    },
     /// A byte of what is committed and synced changes on a disk.
     Rot {
         whom: Whom,
@@ -355,6 +359,7 @@ impl fmt::Display for Fault {
             What::CancelReassignment => f.write_str("a move of replicas is taken back"),
             What::Leave { whom } => write!(f, "{whom} hands over and stops"),
             What::MakeAgain => f.write_str("the topic is deleted and made again"),
+            What::ClientDies { which } => write!(f, "client {which} dies"),
             What::Rot { whom, .. } => write!(f, "a byte rots on the disk of {whom}"),
         }
     }

@@ -6,6 +6,9 @@
 //! are equal, and checks the invariants after every event (`truth.rs`); what the clients saw is judged at the end by
 //! `highwater-checker`. One thread, no clock, no chance but the seed: a run repeats bit for bit.
 //!
+//! Beside it stands a second world with seeds of its own: coordinators of groups and of transactions over several such
+//! partitions, and the clients that they serve ([`run_coordinators`]).
+//!
 //! ```
 //! use highwater_sim::{Mutant, minimise, run, tell};
 //!
@@ -20,6 +23,7 @@
 //! ```
 
 mod cell;
+mod coordinators;
 mod counts;
 mod fault;
 mod minimise;
@@ -33,7 +37,11 @@ mod truth;
 mod world;
 
 pub use cell::{Asked, Cell, Failure, Kind, ROWS, Row};
-pub use counts::{Counts, Distribution};
+pub use coordinators::{
+    CoordinatorOutcome, ManyCoordinators, Scenario, Strike, Struck, minimise_coordinators, run_coordinators,
+    run_many_coordinators, tell_coordinators,
+};
+pub use counts::{CoordinatorCounts, Counts, Distribution};
 pub use fault::Fault;
 pub use minimise::{Minimised, minimise};
 pub use plan::Mutant;

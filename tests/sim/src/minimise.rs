@@ -21,12 +21,20 @@ pub struct Minimised {
 /// # Panics
 /// If the seed does not fail.
 pub fn minimise(seed: u64, mutant: Option<Mutant>) -> Minimised {
-    let outcome = run(seed, mutant, None);
-    let failure = outcome.failure.unwrap_or_else(|| panic!("seed {seed} does not fail"));
+    minimise_run(seed, |faults| {
+        let outcome = run(seed, mutant, faults);
+        (outcome.faults, outcome.failure)
+    })
+}
+
+/// The same of runs of any kind: `run` says which faults were to strike and what was wrong.
+pub(crate) fn minimise_run(seed: u64, run: impl Fn(Option<Vec<Fault>>) -> (Vec<Fault>, Option<String>)) -> Minimised {
+    let (all, failure) = run(None);
+    let failure = failure.unwrap_or_else(|| panic!("seed {seed} does not fail"));
     let (kind, mut runs, mut last) = (kind(&failure), 0, failure);
-    let faults = shrink(outcome.faults, |faults| {
+    let faults = shrink(all, |faults| {
         runs += 1;
-        let failure = run(seed, mutant, Some(faults.to_vec())).failure.filter(|failure| self::kind(failure) == kind);
+        let failure = run(Some(faults.to_vec())).1.filter(|failure| self::kind(failure) == kind);
         failure.is_some_and(|failure| {
             last = failure;
             true

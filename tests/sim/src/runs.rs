@@ -49,16 +49,21 @@ fn quieten() {
     });
 }
 
-fn run_world(mut world: World) -> (Outcome, String) {
+/// Lets a run go on until it ends, or until something is wrong: what that is comes back.
+pub(crate) fn failure_of(run: impl FnOnce()) -> Option<String> {
     quieten();
     let before = QUIET.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let result = catch_unwind(AssertUnwindSafe(run));
     QUIET.set(before);
-    let failure = result.err().map(|panic| {
+    result.err().map(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
         format!("{text}\n  at {}", WHERE.take())
-    });
+    })
+}
+
+fn run_world(mut world: World) -> (Outcome, String) {
+    let failure = failure_of(|| world.run());
     let World { counts, fingerprint, faults, trace, ledger, .. } = world;
     let story = trace.map(|trace| trace.chart()).unwrap_or_default();
     let lost = ledger.map(|ledger| ledger.lost).unwrap_or_default();
@@ -120,30 +125,48 @@ pub fn run_many(
     mutant: Option<Mutant>,
     progress: impl Fn(u64) + Sync,
 ) -> Many {
+    let one = |many: &mut Many, seed| {
+        let outcome = run(seed, mutant, None);
+        many.seeds += 1;
+        progress(outcome.counts.events);
+        if let Some(what) = outcome.failure {
+            many.failure = Some((seed, what));
+            return false;
+        }
+        many.counts.add(&outcome.counts);
+        many.distribution.count(&outcome.counts);
+        true
+    };
+    each_seed(first, seeds, until, one, Many::add)
+}
+
+/// Does `one` seed after the other from `first` on, on all cores, until all are done, one says that it is enough, or it is
+/// `until`; what each core has noted comes together by `add`.
+pub(crate) fn each_seed<S: Default + Send>(
+    first: u64,
+    seeds: u64,
+    until: Option<Instant>,
+    one: impl Fn(&mut S, u64) -> bool + Sync,
+    add: impl Fn(&mut S, &S) + Sync,
+) -> S {
     let end = first.saturating_add(seeds);
-    let (next, sum) = (AtomicU64::new(first), Mutex::new(Many::default()));
+    let (next, sum) = (AtomicU64::new(first), Mutex::new(S::default()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut many = Many::default();
+                let mut noted = S::default();
                 while until.is_none_or(|until| Instant::now() < until) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= end {
                         break;
                     }
-                    let outcome = run(seed, mutant, None);
-                    many.seeds += 1;
-                    progress(outcome.counts.events);
-                    if let Some(what) = outcome.failure {
-                        many.failure = Some((seed, what));
+                    if !one(&mut noted, seed) {
                         next.fetch_max(end, Ordering::Relaxed);
                         break;
                     }
-                    many.counts.add(&outcome.counts);
-                    many.distribution.count(&outcome.counts);
                 }
-                sum.lock().unwrap_or_else(PoisonError::into_inner).add(&many);
+                add(&mut sum.lock().unwrap_or_else(PoisonError::into_inner), &noted);
             });
         }
     });

@@ -37,6 +37,7 @@ use crate::trace::Trace;
 use crate::truth::Truth;
 use clients::Consumer;
 use coordination::Term;
+pub(crate) use coordination::state_text;
 use ledger::Ledger;
 use rot::Loan;
 

@@ -284,7 +284,7 @@ impl World {
 }
 
 /// A state in a few words.
-pub(super) fn state_text(state: &Versioned<PartitionState>) -> String {
+pub(crate) fn state_text(state: &Versioned<PartitionState>) -> String {
     let Versioned { value, version } = state;
     let leader = value.leader.map_or_else(|| "nobody".to_owned(), |id| id.to_string());
     let doubtful = match value.doubtful.as_slice() {

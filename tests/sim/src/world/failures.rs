@@ -81,6 +81,8 @@ impl World {
             What::CancelReassignment => self.cancel_reassignment(),
             What::Leave { whom } => self.with(whom, Self::leave),
             What::MakeAgain => self.make_again(),
+            // These clients have nothing to lose.
+            What::ClientDies { .. } => {}
             What::Rot { whom, draw } => self.with(whom, |world, node| world.rot(node, draw)),
             What::Configure { draw } => {
                 self.counts.configured += 1;
