@@ -351,6 +351,13 @@ impl Hosted {
         (!goes_on).then_some(guard)
     }
 
+    /// A batch with that number waits for the word of its transaction's coordinator. Until one is in the log, no batch of a higher
+    /// number is taken where nothing is known of the producer: what comes first may be the second batch, whose first could not be
+    /// verified yet.
+    pub(crate) fn waits_with(&self, producer: Producer, sequence: i32) {
+        self.guards.note(producer, sequence);
+    }
+
     /// Asks the partition something short on its owner's thread. `None` if it is gone.
     pub(crate) async fn ask<R: Send + 'static>(
         &self,
@@ -445,10 +452,14 @@ fn known_producer(partition: &Partition, producer_id: i64) -> Option<KnownProduc
     Some(KnownProducer { epoch: known.epoch(), in_transaction: known.transaction_start().is_some() })
 }
 
-/// Whether a batch has the number 0, if nothing is known of its producer.
-fn begins_at_zero(partition: &Partition, batch: &CheckedBatch<Bytes>) -> Result<(), SequenceError> {
+/// Whether a batch has no higher number than that, if nothing is known of its producer.
+fn begins_with(
+    first_number: Option<i32>,
+    partition: &Partition,
+    batch: &CheckedBatch<Bytes>,
+) -> Result<(), SequenceError> {
     let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.header().base_sequence());
-    if sequence == 0 || partition.log().producers().get(producer_id).is_some() {
+    if first_number.is_none_or(|first| sequence <= first) || partition.log().producers().get(producer_id).is_some() {
         return Ok(());
     }
     Err(SequenceError::OutOfOrder { producer_id, epoch, sequence, last_epoch: epoch, last: -1 })
@@ -490,12 +501,19 @@ impl Owned for Core {
                     let error = SequenceError::InvalidTransactionState { producer_id: batch.producer_id() };
                     let error = ProduceError::Append(AppendError::Sequence(error));
                     return deeds.push(Deed::Answer(slot, Err(error.into())));
-                } else if counts_anew && let Err(error) = begins_at_zero(partition, &batch) {
-                    let error = ProduceError::Append(AppendError::Sequence(error));
-                    return deeds.push(Deed::Answer(slot, Err(error.into())));
+                } else if batch.is_transactional() {
+                    let first_number = if counts_anew { Some(0) } else { self.guards.first_number(producer) };
+                    if let Err(error) = begins_with(first_number, partition, &batch) {
+                        let error = ProduceError::Append(AppendError::Sequence(error));
+                        return deeds.push(Deed::Answer(slot, Err(error.into())));
+                    }
                 }
                 let token = token(&mut self.next_token);
-                match partition.produce(now, &batch, acks, deadline, token) {
+                let produced = partition.produce(now, &batch, acks, deadline, token);
+                if let (Ok(_), Some(guard)) = (&produced, &guard) {
+                    self.guards.forget_first_number(guard.producer());
+                }
+                match produced {
                     Ok(Produced::Done(done)) => deeds.push(Deed::Answer(slot, Ok(done))),
                     Ok(Produced::Waiting) => {
                         self.produces.insert(token, slot);

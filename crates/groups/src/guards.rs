@@ -5,7 +5,7 @@
 //! its way. So a guard is drawn before the coordinator is asked, each marker of the producer breaks it, and the append needs it
 //! whole. Source: Kafka's `VerificationGuard`, `VerificationStateEntry`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -34,6 +34,10 @@ pub fn may_be_appended(producer: Producer, known: Option<KnownProducer>, guard: 
     goes_on || is_over || guard.is_some_and(|guard| guard.admits(producer))
 }
 
+/// Of so many producers at a time it is kept with which number their first batch came that is not in the log yet. Those of the
+/// lowest ids, which were given out first, are let go.
+const FIRST_NUMBERS_MAX: usize = 1_000;
+
 /// So many producers are looked over at least before those are let go that nobody has a guard of.
 const SWEEP_MIN: usize = 64;
 
@@ -45,6 +49,11 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// Whose it is.
+    pub fn producer(&self) -> Producer {
+        self.producer
+    }
+
     /// Whether it stands for a batch of that producer.
     pub fn admits(&self, producer: Producer) -> bool {
         self.producer == producer && !self.broken.load(Ordering::SeqCst)
@@ -60,6 +69,8 @@ pub struct Guards {
 #[derive(Debug, Default)]
 struct Drawn {
     guards: HashMap<i64, Weak<Guard>>,
+    /// The epoch and the lowest sequence number of each producer's batches that have waited for their coordinator's word.
+    first_numbers: BTreeMap<i64, (i16, i32)>,
     /// At so many, those are let go that nobody holds.
     sweep_at: usize,
 }
@@ -88,6 +99,31 @@ impl Guards {
         guard
     }
 
+    /// A batch with that number waits for the word of its transaction's coordinator.
+    pub fn note(&self, producer: Producer, sequence: i32) {
+        let mut drawn = self.lock();
+        let first = drawn.first_numbers.entry(producer.id).or_insert((producer.epoch, sequence));
+        if first.0 < producer.epoch {
+            *first = (producer.epoch, sequence);
+        } else if first.0 == producer.epoch {
+            first.1 = first.1.min(sequence);
+        }
+        if drawn.first_numbers.len() > FIRST_NUMBERS_MAX {
+            drawn.first_numbers.pop_first();
+        }
+    }
+
+    /// The lowest number of the batches of that producer that have waited; `None` where none has.
+    pub fn first_number(&self, producer: Producer) -> Option<i32> {
+        let drawn = self.lock();
+        drawn.first_numbers.get(&producer.id).filter(|first| first.0 == producer.epoch).map(|first| first.1)
+    }
+
+    /// A batch of that producer is in the log, which counts its numbers from here on.
+    pub fn forget_first_number(&self, producer: Producer) {
+        self.lock().first_numbers.remove(&producer.id);
+    }
+
     /// A marker of that producer is about to be written. In its epoch or the one before was the transaction that it ends; a
     /// later one may have begun since if the marker was long on its way.
     pub fn break_of(&self, producer: Producer) {
@@ -101,7 +137,10 @@ impl Guards {
 
     /// Another leader may write markers from now on.
     pub fn break_all(&self) {
-        for guard in std::mem::take(&mut self.lock().guards).into_values() {
+        let mut drawn = self.lock();
+        // What came here may come to the next leader.
+        drawn.first_numbers.clear();
+        for guard in std::mem::take(&mut drawn.guards).into_values() {
             if let Some(guard) = guard.upgrade() {
                 guard.broken.store(true, Ordering::SeqCst);
             }
@@ -170,6 +209,26 @@ mod tests {
         // Transaction version 2 ends a transaction in the epoch above its own.
         guards.break_of(producer(1, 7));
         assert!(!new.admits(producer(1, 6)));
+    }
+
+    #[test]
+    fn the_lowest_number_of_the_latest_epoch_is_kept_of_so_many_producers() {
+        let guards = Guards::default();
+        assert_eq!(guards.first_number(producer(1, 3)), None);
+        for (epoch, sequence, first) in [(3, 7, 7), (3, 5, 5), (3, 9, 5), (4, 8, 8), (3, 0, 8), (4, 9, 8)] {
+            guards.note(producer(1, epoch), sequence);
+            assert_eq!(guards.first_number(producer(1, epoch.max(if first == 8 { 4 } else { 3 }))), Some(first));
+        }
+        assert_eq!((guards.first_number(producer(1, 3)), guards.first_number(producer(2, 4))), (None, None));
+        guards.forget_first_number(producer(1, 4));
+        assert_eq!(guards.first_number(producer(1, 4)), None);
+        for id in 0..10_000 {
+            guards.note(producer(id, 0), 0);
+            assert!(guards.lock().first_numbers.len() <= FIRST_NUMBERS_MAX);
+        }
+        assert_eq!(guards.first_number(producer(9_999, 0)), Some(0));
+        guards.break_all();
+        assert_eq!(guards.first_number(producer(9_999, 0)), None);
     }
 
     #[test]

@@ -460,3 +460,49 @@ async fn a_batch_of_transaction_version_2_whose_guard_was_broken_is_to_come_agai
     assert!(answer(&|slot| anew(&guard, slot)).await.is_ok());
     services.end_tasks().await;
 }
+
+/// The first batch of a producer may not be verified for want of its coordinator while the second one is. Were that taken, the
+/// first would come too late for ever after.
+#[tokio::test]
+async fn a_second_batch_is_not_taken_before_the_first_that_waits_to_be_verified() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let services = Services::new(BrokerConfig::default());
+    let hosted = hosted(&services, dir.path());
+    leads(&hosted, 3);
+    let now = services.clock.now();
+    let writes = async |producer: Producer, sequence: i32| {
+        let mut builder =
+            BatchBuilder::new(Codec::None).producer(producer.id, producer.epoch, sequence).transactional();
+        builder.push(Record::new(now, b"one"));
+        let batch = CheckedBatch::check(Bytes::from(builder.build()), &ProduceRules::default(), now).expect("whole");
+        let (gather, mut slots) = crate::gather::Gather::new(1);
+        let guard = hosted.guard(producer);
+        hosted.produce(batch, Acks::All, TimestampMs(i64::MAX), guard, slots.next().expect("one"));
+        gather.all().await.pop().flatten().expect("an answer")
+    };
+    let early = |outcome: ProduceAnswer| match outcome {
+        Err(NotProduced::Partition(ProduceError::Append(AppendError::Sequence(SequenceError::OutOfOrder {
+            sequence,
+            ..
+        })))) => sequence,
+        other => panic!("{other:?}"),
+    };
+    // A leadership that begins breaks what was drawn before: whatever this is answered, it has begun then.
+    let _ = writes(Producer { id: 1, epoch: 0 }, 0).await;
+    let producer = Producer { id: 7, epoch: 1 };
+    hosted.waits_with(producer, 4);
+    hosted.waits_with(producer, 5);
+    assert_eq!(early(writes(producer, 5).await), 5);
+    assert_eq!(early(writes(producer, 5).await), 5, "however often");
+    // Nothing is known here of a producer that has written before, so its numbers may begin with any.
+    assert!(writes(producer, 4).await.is_ok());
+    assert!(writes(producer, 5).await.is_ok());
+    let other = Producer { id: 8, epoch: 1 };
+    assert!(writes(other, 5).await.is_ok(), "of whom none waits, as where nobody is asked");
+    // What waited is no reason any more once one of them is in the log, even if that is forgotten.
+    assert!(hosted.guard(Producer { id: 9, epoch: 0 }).is_some());
+    hosted.waits_with(Producer { id: 9, epoch: 0 }, 0);
+    assert!(writes(Producer { id: 9, epoch: 0 }, 0).await.is_ok());
+    assert_eq!(hosted.guards.first_number(Producer { id: 9, epoch: 0 }), None);
+    services.end_tasks().await;
+}

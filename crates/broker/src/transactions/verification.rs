@@ -71,6 +71,9 @@ impl Verifications {
         for given in all {
             let producer = given.producer();
             let guard = given.hosted.guard(producer);
+            if mode == Some(Mode::Verify) && guard.is_some() {
+                given.hosted.waits_with(producer, given.batch.header().base_sequence());
+            }
             let mut waiting = broker.verifications.lock();
             if let Some(queue) = waiting.get_mut(&given.key()) {
                 queue.push(given);
