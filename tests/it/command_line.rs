@@ -186,3 +186,33 @@ fn topics_shows_where_each_partition_stands() {
     );
     assert!(rows.iter().filter(|row| row.contains(&"shown")).count() >= 2, "no row for each partition:\n{stdout}");
 }
+
+#[test]
+fn settings_of_a_topic_are_changed_and_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data")).unwrap();
+    let mut client = highwater_tests::Client::connect(server.address()).unwrap();
+    crate::wire::create_topic(&mut client, "shown", 1).unwrap();
+    let address = server.address().to_string();
+    let shown = |changes: &[&str]| -> Vec<Vec<String>> {
+        let (code, stdout, stderr) = run(&[&["topics", "--bootstrap", &address, "shown"], changes].concat()).unwrap();
+        assert_eq!(code, 0, "{stderr}");
+        let settings = stdout.lines().skip_while(|line| !line.contains("SETTING")).skip(1);
+        settings.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    assert_eq!(shown(&[]), [[""; 0]; 0], "it has none of its own");
+    let changed = shown(&["--alter", "--add-config", "retention.ms=-1,cleanup.policy=[compact,delete]"]);
+    assert_eq!(changed, [["shown", "cleanup.policy", "compact,delete"], ["shown", "retention.ms", "-1"]]);
+    let changed = shown(&["--alter", "--add-config", "retention.ms=5000", "--delete-config", "cleanup.policy"]);
+    assert_eq!(changed, [["shown", "retention.ms", "5000"]]);
+    assert_eq!(shown(&[]), changed);
+    let topics = ["topics", "--bootstrap", &address];
+    let refused_of = |arguments: &[&str], code: i32, says: &[&str]| refused(&[&topics, arguments].concat(), code, says);
+    refused_of(&["shown", "--alter", "--add-config", "retention.ms=long"], 1, &["topic shown", "INVALID_CONFIG"]);
+    refused_of(&["shown", "--alter", "--add-config", "retention.ms"], 1, &["KEY=VALUE"]);
+    refused_of(&["none", "--alter", "--add-config", "retention.ms=1"], 1, &["none", "UNKNOWN_TOPIC_OR_PARTITION"]);
+    refused_of(&["shown", "--alter"], 1, &["nothing is to be changed", "--add-config"]);
+    refused_of(&["--alter", "--add-config", "retention.ms=1"], 2, &["TOPIC"]);
+    refused_of(&["shown", "--add-config", "retention.ms=1"], 2, &["--alter"]);
+    assert_eq!(shown(&[]), changed, "what was refused changed nothing");
+}

@@ -195,3 +195,65 @@ impl RecordReader<'_> {
         self.left
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchBuilder, CRC_START, HEADER_BYTES, Record};
+
+    /// Three records with the keys 0, 1 and 2, in a batch whose uncompressed bytes `spoil` changes.
+    fn batch(codec: Codec, spoil: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+        let mut builder = BatchBuilder::new(Codec::None);
+        for key in [b"0", b"1", b"2"] {
+            builder.push(Record::keyed(TimestampMs(1_000), key, b"value"));
+        }
+        let plain = builder.build();
+        let (header, records) = plain.split_at(HEADER_BYTES);
+        let mut records = records.to_vec();
+        spoil(&mut records);
+        let mut header: [u8; HEADER_BYTES] = header.try_into().unwrap();
+        header[22] = codec.id();
+        let mut bytes = header.to_vec();
+        bytes.extend(if codec == Codec::None { records } else { compression::compress(codec, &records).unwrap() });
+        let length = i32::try_from(bytes.len() - 12).unwrap();
+        bytes[8..12].copy_from_slice(&length.to_be_bytes());
+        let crc = crc32c::crc32c(&bytes[CRC_START..]);
+        bytes[CRC_START - 4..CRC_START].copy_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    /// What can be read, and how many records cannot.
+    fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, i32) {
+        let (batch, _) = BatchView::parse(bytes).unwrap();
+        let (mut keys, mut bad) = (Vec::new(), 0);
+        let mut reader = batch.read_records(1 << 20).unwrap();
+        loop {
+            match reader.next() {
+                Ok(Some(record)) => keys.push(record.key.unwrap().to_vec()),
+                Ok(None) => return (keys, bad + reader.left()),
+                Err(_) => bad += 1,
+            }
+            assert!(bad < 10, "it comes to an end");
+        }
+    }
+
+    #[test]
+    fn a_bad_record_does_not_hide_those_behind_it_if_its_length_is_right() {
+        // length, attributes, time, offset, key length, key, value length, value, headers
+        let record_bytes = 1 + 1 + 1 + 1 + 1 + 1 + 1 + 5 + 1;
+        let key = |key: &[u8; 1]| key.to_vec();
+        for codec in Codec::ALL.into_iter().filter(|codec| codec.is_built_in()) {
+            assert_eq!(read(&batch(codec, |_| {})), (vec![key(b"0"), key(b"1"), key(b"2")], 0), "{codec}");
+            // The key of the second record claims more than there is.
+            let inside = batch(codec, |bytes| bytes[record_bytes + 4] = 100);
+            assert_eq!(read(&inside), (vec![key(b"0"), key(b"2")], 1), "{codec}");
+            // Its length does.
+            let outside = batch(codec, |bytes| bytes[record_bytes] = 100);
+            assert_eq!(read(&outside), (vec![key(b"0")], 2), "{codec}");
+            let cut = batch(codec, |bytes| bytes.truncate(record_bytes + 3));
+            assert_eq!(read(&cut), (vec![key(b"0")], 2), "{codec}");
+            let more = batch(codec, |bytes| bytes.extend(b"more"));
+            assert_eq!(read(&more), (vec![key(b"0"), key(b"1"), key(b"2")], 1), "{codec}");
+        }
+    }
+}
