@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use bytes::Bytes;
 pub(crate) use highwater_groups::Guard;
-use highwater_groups::{Guards, KnownProducer, Producer, may_be_appended};
+use highwater_groups::{Guards, Producer, may_be_appended};
 use highwater_replication::{
     Acknowledged, Acks, BrokerEpoch, BrokerId, Cut, CutReason, Effect, FenceReason, FetchFailure, FetchGrant,
     FetchPlan, IsrDecision, Partition, PartitionState, ProduceError, ProduceRefused, Produced, PublishedEnd,
@@ -29,7 +29,9 @@ use crate::seldom::Seldom;
 use crate::services::Services;
 
 mod house;
+mod producers;
 use house::House;
+use producers::{begins_with, known_producer};
 
 /// How many cuts of a log are remembered for views.
 const CUTS_MAX: usize = 64;
@@ -444,25 +446,6 @@ impl Hosted {
         self.owner.outlet().close();
         partition
     }
-}
-
-/// What the log knows of a producer.
-fn known_producer(partition: &Partition, producer_id: i64) -> Option<KnownProducer> {
-    let known = partition.log().producers().get(producer_id)?;
-    Some(KnownProducer { epoch: known.epoch(), in_transaction: known.transaction_start().is_some() })
-}
-
-/// Whether a batch has no higher number than that, if nothing is known of its producer.
-fn begins_with(
-    first_number: Option<i32>,
-    partition: &Partition,
-    batch: &CheckedBatch<Bytes>,
-) -> Result<(), SequenceError> {
-    let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.header().base_sequence());
-    if first_number.is_none_or(|first| sequence <= first) || partition.log().producers().get(producer_id).is_some() {
-        return Ok(());
-    }
-    Err(SequenceError::OutOfOrder { producer_id, epoch, sequence, last_epoch: epoch, last: -1 })
 }
 
 impl Wake for Hosted {

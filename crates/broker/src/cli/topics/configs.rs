@@ -24,7 +24,7 @@ pub(crate) struct Changes {
     #[arg(long, requires = "topics")]
     pub(super) alter: bool,
     /// Settings to make: KEY=VALUE, several with commas between them. A value with commas stands in brackets:
-    /// cleanup.policy=[compact,delete].
+    /// `cleanup.policy=[compact,delete]`.
     #[arg(long, value_name = "KEY=VALUE,..", requires = "alter", allow_hyphen_values = true)]
     add_config: Vec<String>,
     /// Settings to take back: KEY, several with commas between them. The default of the brokers counts from then on.
