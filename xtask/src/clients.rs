@@ -12,7 +12,7 @@ use clap::Parser;
 
 use crate::command::{Counts, Run};
 use crate::tally::Tally;
-use crate::{Workspace, install, soak};
+use crate::{Workspace, install, programs, soak};
 
 /// A row of the table: a client in one version.
 #[derive(Debug)]
@@ -85,7 +85,9 @@ impl Client {
             }
             Kind::Java => java(workspace, install::java_client(workspace, self.version)?, "Client", "-Xmx192m")?,
             Kind::Go { program: name } => vec![install::go_program(workspace, name)?.into()],
-            Kind::Rust { example } => vec![install::rust_example(workspace, example)?.into()],
+            Kind::Rust { example } => {
+                vec![programs::executable(workspace, &mut Tally::default(), "highwater-tests", example)?.into()]
+            }
             Kind::Node => install::node(workspace)?.map(OsString::from).into(),
         })
     }

@@ -51,6 +51,18 @@ impl Run {
         Self::new(workspace, std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from))
     }
 
+    /// By another name than its file's.
+    pub(crate) fn called(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// In this directory.
+    pub(crate) fn within(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
+        self
+    }
+
     /// Adds arguments, given as one text without quotes.
     pub(crate) fn words(self, words: &str) -> Self {
         words.split_whitespace().fold(self, |run, word| run.word(word))
@@ -132,6 +144,25 @@ impl Run {
         });
         ended.with_context(|| self.to_string())?;
         Ok(printed)
+    }
+
+    /// Runs it, shows the lines that `take` leaves, counts nothing, and returns whether it succeeded.
+    ///
+    /// # Errors
+    /// If it cannot be started or is still running at `deadline`.
+    pub(crate) fn sifted(
+        mut self,
+        tally: &mut Tally,
+        deadline: Instant,
+        mut take: impl FnMut(&str) -> bool,
+    ) -> anyhow::Result<bool> {
+        tally.say(format_args!("\n$ {self}"));
+        let ended = execute(&mut self.command, deadline, |line| {
+            if !take(line) {
+                tally.say(line);
+            }
+        });
+        Ok(ended.with_context(|| self.to_string())?.success())
     }
 
     /// Runs it without showing or counting anything, and returns whether it succeeded and all that it printed.

@@ -8,7 +8,7 @@ use clap::Parser;
 use crate::Workspace;
 use crate::command::{Counts, Run};
 use crate::tally::Tally;
-use crate::{install, mutants};
+use crate::{install, mutants, programs};
 
 /// How many requests the test run sends. One seed, so that it asks the same each time; the soak looks elsewhere.
 const QUICK: [&str; 4] = ["--requests", "500", "--seed", "1"];
@@ -50,30 +50,29 @@ pub(crate) fn soak(
     }
     words.extend(arguments.explain.then(|| "--explain".to_owned()));
     let kafka = install::kafka(workspace)?;
-    run(workspace, &kafka, &words, tally, deadline);
-    Ok(())
+    run(workspace, &kafka, &words, tally, deadline)
 }
 
 /// Sends some.
-pub(crate) fn quick(workspace: &Workspace, kafka: &Path, tally: &mut Tally, deadline: Instant) {
-    run(workspace, kafka, &QUICK.map(str::to_owned), tally, deadline);
+pub(crate) fn quick(workspace: &Workspace, kafka: &Path, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    run(workspace, kafka, &QUICK.map(str::to_owned), tally, deadline)
 }
 
 /// On a debug build: nothing here is a question of speed, and debug assertions see more.
-fn run(workspace: &Workspace, kafka: &Path, words: &[String], tally: &mut Tally, deadline: Instant) {
-    for program in ["highwater-tests --example differential", "highwater-broker --bin highwater"] {
-        let build = Run::cargo(workspace).words("build --locked --package").words(program);
-        if !build.run(tally, deadline, Counts::Nothing) {
-            return;
-        }
-    }
-    let mut run = Run::new(workspace, workspace.target.join("debug/examples/differential"))
+fn run(
+    workspace: &Workspace,
+    kafka: &Path,
+    words: &[String],
+    tally: &mut Tally,
+    deadline: Instant,
+) -> anyhow::Result<()> {
+    let highwater = programs::executable(workspace, tally, "highwater-broker", "highwater")?;
+    let run = Run::new(workspace, programs::executable(workspace, tally, "highwater-tests", "differential")?)
         .word("--kafka-libs")
         .word(kafka)
         .word("--work")
         .word(workspace.target.join("differential-work"));
-    for word in words {
-        run = run.word(word);
-    }
-    run.env("HIGHWATER_BINARY", workspace.target.join("debug/highwater")).run(tally, deadline, Counts::Lines);
+    let run = words.iter().fold(run, |run, word| run.word(word));
+    run.env("HIGHWATER_BINARY", highwater).run(tally, deadline, Counts::Lines);
+    Ok(())
 }

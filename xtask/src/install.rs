@@ -193,13 +193,6 @@ pub(crate) fn go_program(workspace: &Workspace, program: &str) -> anyhow::Result
     Ok(built)
 }
 
-/// Builds an example of the tests' package and returns it.
-pub(crate) fn rust_example(workspace: &Workspace, example: &str) -> anyhow::Result<PathBuf> {
-    let build = Run::cargo(workspace).words("build --locked --package highwater-tests --example").word(example);
-    prepare(build).with_context(|| format!("cannot build the example {example}"))?;
-    Ok(workspace.target.join("debug/examples").join(example))
-}
-
 /// Finds Node.js, or installs Debian's, gets the packages of kafkajs from npm, and returns `node` and the program.
 pub(crate) fn node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 2]> {
     let _alone = alone();

@@ -10,6 +10,7 @@ mod differential;
 mod install;
 mod mutants;
 mod parts;
+mod programs;
 mod soak;
 mod suites;
 mod tally;
@@ -24,6 +25,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use crate::parts::{Binaries, PARTS, Part};
+use crate::programs::Program;
 use crate::soak::SOAKS;
 use crate::tally::Tally;
 
@@ -112,7 +114,11 @@ struct Workspace {
     target: PathBuf,
     /// Whether the clients' programs run against Apache Kafka this time.
     against_kafka: bool,
-    /// The programs, once one part has built them, or why they cannot be.
+    /// The packages whose debug programs the chosen parts need.
+    packages: Vec<&'static str>,
+    /// Those programs, once one part has built them, or why they cannot be.
+    programs: OnceLock<Result<Vec<Program>, String>>,
+    /// The `highwater` programs, once one part has built them, or why they cannot be.
     binaries: OnceLock<Result<Option<Binaries>, String>>,
 }
 
@@ -124,7 +130,14 @@ impl Workspace {
         let program = std::env::current_exe()?;
         let target =
             program.ancestors().nth(2).ok_or_else(|| anyhow::anyhow!("xtask runs outside a target directory"))?;
-        Ok(Self { root: root.to_path_buf(), target: target.to_path_buf(), against_kafka, binaries: OnceLock::new() })
+        Ok(Self {
+            root: root.to_path_buf(),
+            target: target.to_path_buf(),
+            against_kafka,
+            packages: Vec::new(),
+            programs: OnceLock::new(),
+            binaries: OnceLock::new(),
+        })
     }
 }
 
@@ -160,9 +173,12 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> anyhow::Result<bool> {
     match command {
         Command::Test { parts, skip, against_kafka } => {
-            let workspace = Workspace::find(*against_kafka)?;
+            let mut workspace = Workspace::find(*against_kafka)?;
             let chosen = PARTS.iter().filter(|part| parts.is_empty() || parts.iter().any(|name| name == part.name));
             let chosen: Vec<&Part> = chosen.filter(|part| !skip.iter().any(|name| name == part.name)).collect();
+            workspace.packages = chosen.iter().flat_map(|part| part.packages.iter().copied()).collect();
+            workspace.packages.sort_unstable();
+            workspace.packages.dedup();
             Ok(test(&workspace, &chosen))
         }
         Command::Mutants { names } => {
@@ -183,7 +199,8 @@ fn run(command: &Command) -> anyhow::Result<bool> {
         }
         Command::Soak { name, arguments } => {
             let soak = SOAKS.iter().find(|soak| soak.name == name).context("there is no such soak")?;
-            Ok(soak::run(&Workspace::find(false)?, soak, arguments))
+            let packages = vec!["highwater-broker", "highwater-tests"];
+            Ok(soak::run(&Workspace { packages, ..Workspace::find(false)? }, soak, arguments))
         }
         Command::Install { what } => {
             let workspace = Workspace::find(false)?;
@@ -270,7 +287,10 @@ fn run_group<'a>(workspace: &Workspace, group: Vec<&'a Part>) -> Vec<Ran<'a>> {
 
 fn run_part<'a>(workspace: &Workspace, part: &'a Part, mut tally: Tally) -> Ran<'a> {
     let started = Instant::now();
-    if let Err(error) = (part.run)(workspace, &mut tally, started + part.limit()) {
+    let ran = part
+        .prepare(workspace, &mut tally)
+        .and_then(|()| (part.run)(workspace, &mut tally, Instant::now() + part.limit()));
+    if let Err(error) = ran {
         tally.fail(format!("{error:#}"));
     }
     Ran { part, took: started.elapsed(), tally }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::command::{Counts, Run};
 use crate::tally::Tally;
-use crate::{Workspace, differential, install, mutants};
+use crate::{Workspace, differential, install, mutants, programs};
 
 /// One part of the test run.
 #[derive(Debug)]
@@ -20,6 +20,10 @@ pub(crate) struct Part {
     pub(crate) budget: Duration,
     /// Whether it mostly waits for servers and clients to start, and so runs beside its neighbours that do.
     pub(crate) beside: bool,
+    /// Whose debug programs it needs.
+    pub(crate) packages: &'static [&'static str],
+    /// Whether it needs the `highwater` programs as users build them.
+    pub(crate) binaries: bool,
     pub(crate) run: fn(&Workspace, &mut Tally, Instant) -> anyhow::Result<()>,
 }
 
@@ -32,6 +36,28 @@ impl Part {
     const fn beside(self) -> Self {
         Self { beside: true, ..self }
     }
+
+    const fn on_the_binary(self) -> Self {
+        Self { binaries: true, ..self }
+    }
+
+    /// Builds what it needs, if no part before it has: that takes as long as it takes, and none of the part's time.
+    pub(crate) fn prepare(&self, workspace: &Workspace, tally: &mut Tally) -> anyhow::Result<()> {
+        if self.name == "build" {
+            return Ok(());
+        }
+        if !self.packages.is_empty() {
+            programs::build(workspace, tally)?;
+        }
+        if self.binaries {
+            binaries(workspace, tally, Counts::Nothing)?;
+        }
+        Ok(())
+    }
+
+    const fn needs(self, packages: &'static [&'static str]) -> Self {
+        Self { packages, ..self }
+    }
 }
 
 const fn part(
@@ -40,47 +66,79 @@ const fn part(
     about: &'static str,
     run: fn(&Workspace, &mut Tally, Instant) -> anyhow::Result<()>,
 ) -> Part {
-    Part { name, about, budget: Duration::from_secs(budget_seconds), beside: false, run }
+    Part {
+        name,
+        about,
+        budget: Duration::from_secs(budget_seconds),
+        beside: false,
+        packages: &[],
+        binaries: false,
+        run,
+    }
 }
+
+/// The packages whose tests are not a question of speed.
+const TESTED: &[&str] = &[
+    "highwater-storage",
+    "highwater-replication",
+    "highwater-groups",
+    "highwater-broker",
+    "highwater-testbed",
+    "highwater-tests",
+    "xtask",
+];
 
 /// All parts, in the order they run: what fails fastest first.
 pub(crate) const PARTS: &[Part] = &[
-    part("build", 330, "format, lints, documentation, the binary with both allocators", build),
-    part("workspace", 60, "rules of the workspace, this program's own tests", workspace_rules),
-    part("storage", 210, "crates/storage: unit, model and crash tests, examples", storage),
-    part("replication", 60, "crates/replication: unit tests", replication),
-    part("groups", 30, "crates/groups: unit and random tests, Kafka's records", coordinators),
+    part("build", 600, "format, lints, documentation, the tests, the binary with both allocators", build).needs(TESTED),
+    part("workspace", 10, "rules of the workspace, this program's own tests", workspace_rules)
+        .needs(&["highwater-tests", "xtask"]),
+    part("storage", 150, "crates/storage: unit, model and crash tests, examples", storage).needs(&["highwater-storage"]),
+    part("replication", 20, "crates/replication: unit tests", replication).needs(&["highwater-replication"]),
+    part("groups", 20, "crates/groups: unit and random tests, Kafka's records", coordinators)
+        .needs(&["highwater-groups"]),
     part(
         "sim",
-        120,
+        220,
         "crates/checker: its checks; crates/replication: scripted stories; tests/sim: fixed seeds, and fresh ones",
         simulation,
     ),
     part(
         "broker",
-        210,
+        120,
         "crates/broker: unit tests, clusters in one process, coordination stores (ZooKeeper too)",
         broker,
-    ),
-    part("binary", 90, "the real binary: command line, signals, kill -9, hostile frames", binary),
-    part("bench", 90, "every bench once", bench),
-    part("fuzz", 400, "fuzz targets: seeds, then 30 s of fuzzing each, two at a time", fuzz),
+    )
+    .needs(&["highwater-broker", "highwater-tests"]),
+    part("binary", 40, "the real binary: command line, signals, kill -9, hostile frames", binary)
+        .needs(&["highwater-tests"])
+        .on_the_binary(),
+    part("bench", 80, "every bench once", bench),
+    part("fuzz", 330, "fuzz targets: seeds, then 30 s of fuzzing each, two at a time", fuzz),
     part("mutants", 140, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
-    part("clients", 300, "clients of six languages and Kafka's Java tools on the real binary", clients).beside(),
-    part("suites", 60, "a quick choice of other people's test suites, held to what Kafka passes", suites).beside(),
+    part("clients", 300, "clients of six languages and Kafka's Java tools on the real binary", clients)
+        .beside()
+        .needs(&["highwater-tests"])
+        .on_the_binary(),
+    part("suites", 60, "a quick choice of other people's test suites, held to what Kafka passes", suites)
+        .beside()
+        .on_the_binary(),
     part(
         "kafka-files",
         160,
         "real Kafka on logs that our engine wrote, and the other way round; the same requests to both",
         kafka_files,
     )
-    .beside(),
+    .beside()
+    .needs(&["highwater-broker", "highwater-tests"]),
     part(
         "cluster",
         250,
         "the demo: three brokers, a killed leader, nothing lost; processes with ZooKeeper, which goes away, and whose links and disks fail; an attack",
         cluster,
-    ),
+    )
+    .needs(&["highwater-testbed", "highwater-tests"])
+    .on_the_binary(),
 ];
 
 /// The parts in the order they run: one alone, or neighbours beside each other.
@@ -122,59 +180,39 @@ fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow:
     }
     let documentation = Run::cargo(workspace).words("doc --locked --workspace --no-deps");
     documentation.env("RUSTDOCFLAGS", "-D warnings").run(tally, deadline, Counts::Itself);
-    binaries(workspace, tally, deadline, Counts::Itself)?;
+    binaries(workspace, tally, Counts::Itself)?;
+    programs::build(workspace, tally)?;
+    programs::documentation(workspace, tally, deadline);
     Ok(())
 }
 
 fn workspace_rules(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    Run::cargo(workspace).words("test --locked --package xtask").run(tally, deadline, Counts::Lines);
-    Run::cargo(workspace).words("test --locked --package highwater-tests --test it workspace::").run(
-        tally,
-        deadline,
-        Counts::Lines,
-    );
-    Ok(())
+    programs::test(workspace, tally, deadline, "xtask", &[], "", &[])?;
+    programs::test(workspace, tally, deadline, "highwater-tests", &["it"], "workspace::", &[])
 }
 
 fn storage(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    Run::cargo(workspace).words("test --locked --package highwater-storage").run(tally, deadline, Counts::Lines);
+    programs::test(workspace, tally, deadline, "highwater-storage", &[], "", &[])?;
     for example in rust_files(workspace, "crates/storage/examples")? {
-        Run::cargo(workspace).words("run --quiet --locked --package highwater-storage --example").word(example).run(
-            tally,
-            deadline,
-            Counts::Itself,
-        );
+        let program = programs::executable(workspace, tally, "highwater-storage", &example)?;
+        Run::new(workspace, program).run(tally, deadline, Counts::Itself);
     }
     Ok(())
 }
 
 fn replication(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    Run::cargo(workspace).words("test --locked --package highwater-replication --lib").run(
-        tally,
-        deadline,
-        Counts::Lines,
-    );
-    // The crate's documentation may hold no example to run, and then this counts nothing.
-    Run::cargo(workspace).words("test --locked --package highwater-replication --doc").run(
-        tally,
-        deadline,
-        Counts::Nothing,
-    );
-    Ok(())
+    programs::test(workspace, tally, deadline, "highwater-replication", &["lib"], "", &[])
 }
 
 fn coordinators(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    Run::cargo(workspace).words("test --locked --package highwater-groups").run(tally, deadline, Counts::Lines);
-    Ok(())
+    programs::test(workspace, tally, deadline, "highwater-groups", &[], "", &[])
 }
 
 fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let history = Run::cargo(workspace).words("test --locked --release --package highwater-checker --test *");
-    history.run(tally, deadline, Counts::Lines);
     // Release: thousands of seeds are a question of seconds there and of minutes without optimisation.
-    for tests in ["--test * --package highwater-replication", "--lib --test * --package highwater-sim"] {
-        Run::cargo(workspace).words("test --locked --release").words(tests).run(tally, deadline, Counts::Lines);
-    }
+    let packages = "--package highwater-checker --package highwater-replication --package highwater-sim";
+    let tests = Run::cargo(workspace).words("test --locked --release --no-fail-fast --lib --test *").words(packages);
+    tests.run(tally, deadline, Counts::Lines);
     // Seeds that nobody has run yet, others with each commit.
     for world in ["replicas --minutes 1", "coordinators --minutes 0.1"] {
         Run::cargo(workspace)
@@ -188,25 +226,23 @@ fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> an
 }
 
 fn broker(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    Run::cargo(workspace).words("test --locked --package highwater-broker").run(tally, deadline, Counts::Lines);
+    programs::test(workspace, tally, deadline, "highwater-broker", &[], "", &[])?;
     // Without the server the tests that need it fail; the others still run.
     if let Err(error) = install::zookeeper(workspace) {
         tally.fail(format!("ZooKeeper is not to be had: {error:#}"));
     }
-    let coordination = Run::cargo(workspace).words("test --locked --package highwater-tests --test coordination");
-    coordination.run(tally, deadline, Counts::Lines);
-    Ok(())
+    programs::test(workspace, tally, deadline, "highwater-tests", &["coordination"], "", &[])
 }
 
 fn binary(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let binaries = binaries(workspace, tally, deadline, Counts::Nothing)?;
+    let binaries = binaries(workspace, tally, Counts::Nothing)?;
     // One test at a time: the memory and time limits that they hold are meant for a machine that does nothing else.
-    Run::cargo(workspace)
-        .words("test --locked --package highwater-tests --lib --test it -- --test-threads=1 --show-output --skip workspace::")
-        .env("HIGHWATER_BINARY", &binaries.jemalloc)
-        .env("HIGHWATER_BINARY_SYSTEM_ALLOCATOR", &binaries.system_allocator)
-        .run(tally, deadline, Counts::Lines);
-    Ok(())
+    let arguments = "--test-threads=1 --show-output --skip workspace::";
+    let environment = [
+        ("HIGHWATER_BINARY", binaries.jemalloc.as_path()),
+        ("HIGHWATER_BINARY_SYSTEM_ALLOCATOR", binaries.system_allocator.as_path()),
+    ];
+    programs::test(workspace, tally, deadline, "highwater-tests", &["lib", "it"], arguments, &environment)
 }
 
 fn bench(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
@@ -250,12 +286,12 @@ fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::
 }
 
 fn clients(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let binary = &binaries(workspace, tally, deadline, Counts::Nothing)?.jemalloc;
+    let binary = &binaries(workspace, tally, Counts::Nothing)?.jemalloc;
     crate::clients::test(workspace, binary, tally, deadline)
 }
 
 fn suites(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let binaries = binaries(workspace, tally, deadline, Counts::Nothing)?;
+    let binaries = binaries(workspace, tally, Counts::Nothing)?;
     crate::suites::quick(workspace, &binaries.jemalloc, tally, deadline)
 }
 
@@ -263,17 +299,13 @@ fn kafka_files(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
     let python = install::python(workspace, install::CLIENTS)?;
     let kafka = install::kafka(workspace)?;
     // As the tests build it: nothing here is a question of speed.
-    for program in ["highwater-tests --example kafka-files", "highwater-broker --bin highwater"] {
-        let build = Run::cargo(workspace).words("build --locked --package").words(program);
-        if !build.run(tally, deadline, Counts::Nothing) {
-            return Ok(());
-        }
-    }
+    let highwater = programs::executable(workspace, tally, "highwater-broker", "highwater")?;
+    let files = programs::executable(workspace, tally, "highwater-tests", "kafka-files")?;
     Run::new(workspace, &python)
         .words("-u tests/clients kafka_files --highwater")
-        .word(workspace.target.join("debug/highwater"))
+        .word(highwater)
         .word("--kafka-files")
-        .word(workspace.target.join("debug/examples/kafka-files"))
+        .word(files)
         .word("--kafka-data")
         .word(workspace.root.join("crates/storage/tests/data"))
         .word("--work")
@@ -283,17 +315,12 @@ fn kafka_files(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> a
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .run(tally, deadline, Counts::Lines);
     // What answers like Kafka stands beside what writes like it: both need one, and a debug build.
-    Run::cargo(workspace).words("test --locked --package highwater-tests --example differential").run(
-        tally,
-        deadline,
-        Counts::Lines,
-    );
-    differential::quick(workspace, &kafka, tally, deadline);
-    Ok(())
+    programs::test(workspace, tally, deadline, "highwater-tests", &["differential"], "", &[])?;
+    differential::quick(workspace, &kafka, tally, deadline)
 }
 
 fn cluster(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    let binaries = binaries(workspace, tally, deadline, Counts::Nothing)?;
+    let binaries = binaries(workspace, tally, Counts::Nothing)?;
     Run::new(workspace, &binaries.jemalloc).word("demo").run(tally, deadline, Counts::Itself);
     Run::new(workspace, &binaries.jemalloc).words("demo --brokers 5 --records 60000 --seed 42 --input README.md").run(
         tally,
@@ -307,18 +334,11 @@ fn cluster(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyho
     if let Err(error) = install::namespaces() {
         tally.fail(format!("namespaces are not to be had: {error:#}"));
     }
-    Run::cargo(workspace).words("test --locked --package highwater-testbed --test *").run(
-        tally,
-        deadline,
-        Counts::Lines,
-    );
+    programs::test(workspace, tally, deadline, "highwater-testbed", &[], "", &[])?;
     // What is cut off waits most of the time, and each test has a machine of its own; the others measure.
-    for tests in ["apart:: -- --test-threads=3 --show-output", "-- --test-threads=1 --show-output --skip apart::"] {
-        Run::cargo(workspace)
-            .words("test --locked --package highwater-tests --test cluster")
-            .words(tests)
-            .env("HIGHWATER_BINARY", &binaries.jemalloc)
-            .run(tally, deadline, Counts::Lines);
+    for arguments in ["apart:: --test-threads=3 --show-output", "--test-threads=1 --show-output --skip apart::"] {
+        let environment = [("HIGHWATER_BINARY", binaries.jemalloc.as_path())];
+        programs::test(workspace, tally, deadline, "highwater-tests", &["cluster"], arguments, &environment)?;
     }
     Ok(())
 }
@@ -331,16 +351,11 @@ pub(crate) struct Binaries {
 }
 
 /// Builds both, once; an error if they cannot be built.
-fn binaries<'a>(
-    workspace: &'a Workspace,
-    tally: &mut Tally,
-    deadline: Instant,
-    counts: Counts,
-) -> anyhow::Result<&'a Binaries> {
+fn binaries<'a>(workspace: &'a Workspace, tally: &mut Tally, counts: Counts) -> anyhow::Result<&'a Binaries> {
     let mut build = |kind: &str, options: &str| -> anyhow::Result<Option<PathBuf>> {
         let build = "rustc --locked --release --package highwater-broker --bin highwater --";
         let run = Run::cargo(workspace).words(build).words(options);
-        if !run.run(tally, deadline, counts) {
+        if !run.run(tally, Instant::now() + programs::BUILD_LIMIT, counts) {
             return Ok(None);
         }
         // Both have one name in the target directory, and what others build there later has it too.
