@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -90,33 +91,33 @@ const TESTED: &[&str] = &[
 
 /// All parts, in the order they run: what fails fastest first.
 pub(crate) const PARTS: &[Part] = &[
-    part("build", 600, "format, lints, documentation, the tests, the binary with both allocators", build).needs(TESTED),
-    part("workspace", 10, "rules of the workspace, this program's own tests", workspace_rules)
+    part("build", 950, "format, lints, documentation, the tests, the binary with both allocators", build).needs(TESTED),
+    part("workspace", 5, "rules of the workspace, this program's own tests", workspace_rules)
         .needs(&["highwater-tests", "xtask"]),
-    part("storage", 150, "crates/storage: unit, model and crash tests, examples", storage).needs(&["highwater-storage"]),
-    part("replication", 20, "crates/replication: unit tests", replication).needs(&["highwater-replication"]),
-    part("groups", 20, "crates/groups: unit and random tests, Kafka's records", coordinators)
+    part("storage", 100, "crates/storage: unit, model and crash tests, examples", storage).needs(&["highwater-storage"]),
+    part("replication", 10, "crates/replication: unit tests", replication).needs(&["highwater-replication"]),
+    part("groups", 10, "crates/groups: unit and random tests, Kafka's records", coordinators)
         .needs(&["highwater-groups"]),
     part(
         "sim",
-        220,
+        180,
         "crates/checker: its checks; crates/replication: scripted stories; tests/sim: fixed seeds, and fresh ones",
         simulation,
     ),
     part(
         "broker",
-        120,
+        95,
         "crates/broker: unit tests, clusters in one process, coordination stores (ZooKeeper too)",
         broker,
     )
     .needs(&["highwater-broker", "highwater-tests"]),
-    part("binary", 40, "the real binary: command line, signals, kill -9, hostile frames", binary)
+    part("binary", 30, "the real binary: command line, signals, kill -9, hostile frames", binary)
         .needs(&["highwater-tests"])
         .on_the_binary(),
-    part("bench", 80, "every bench once", bench),
-    part("fuzz", 330, "fuzz targets: seeds, then 30 s of fuzzing each, two at a time", fuzz),
-    part("mutants", 140, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
-    part("clients", 300, "clients of six languages and Kafka's Java tools on the real binary", clients)
+    part("bench", 70, "every bench once", bench),
+    part("fuzz", 300, "fuzz targets: seeds, then 30 s of fuzzing each, two at a time", fuzz),
+    part("mutants", 130, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
+    part("clients", 290, "clients of six languages and Kafka's Java tools on the real binary", clients)
         .beside()
         .needs(&["highwater-tests"])
         .on_the_binary(),
@@ -133,7 +134,7 @@ pub(crate) const PARTS: &[Part] = &[
     .needs(&["highwater-broker", "highwater-tests"]),
     part(
         "cluster",
-        250,
+        215,
         "the demo: three brokers, a killed leader, nothing lost; processes with ZooKeeper, which goes away, and whose links and disks fail; an attack",
         cluster,
     )
@@ -164,6 +165,19 @@ pub(crate) fn budget(group: &[&Part]) -> Duration {
 }
 
 fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
+    // Beside each other: where a crate is long in compiling and all others wait for it, the other build goes on.
+    let mut of_binaries = Tally::keeping();
+    let (optimised, checked) = thread::scope(|scope| {
+        let optimised = scope.spawn(|| binaries(workspace, &mut of_binaries, Counts::Itself).map(|_| ()));
+        let checked = check_and_build_tests(workspace, tally, deadline);
+        (optimised.join(), checked)
+    });
+    tally.merge(of_binaries);
+    checked?;
+    optimised.unwrap_or_else(|_| bail!("the build of the binaries panicked"))
+}
+
+fn check_and_build_tests(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     Run::cargo(workspace).words("fmt --all --check").run(tally, deadline, Counts::Itself);
     // The packages that are workspaces of their own. The part `fuzz` builds the one; the other is only built by who compares,
     // for the crates that it is about take a minute and belong to nothing else.
@@ -174,13 +188,12 @@ fn build(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow:
     let clippy = Run::cargo(workspace).words("clippy --locked --workspace --all-targets -- -D warnings");
     clippy.run(tally, deadline, Counts::Itself);
     // Each crate alone and without its features, so that no other member lends it what it lacks.
-    for package in ["highwater-storage", "highwater-replication", "highwater-groups", "highwater-broker"] {
+    for package in ["highwater-storage", "highwater-replication", "highwater-groups"] {
         let alone = Run::cargo(workspace).words("clippy --locked --no-default-features --package").word(package);
         alone.words("-- -D warnings").run(tally, deadline, Counts::Itself);
     }
     let documentation = Run::cargo(workspace).words("doc --locked --workspace --no-deps");
     documentation.env("RUSTDOCFLAGS", "-D warnings").run(tally, deadline, Counts::Itself);
-    binaries(workspace, tally, Counts::Itself)?;
     programs::build(workspace, tally)?;
     programs::documentation(workspace, tally, deadline);
     Ok(())

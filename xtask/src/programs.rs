@@ -56,14 +56,17 @@ impl Program {
 pub(crate) fn build<'a>(workspace: &'a Workspace, tally: &mut Tally) -> anyhow::Result<&'a [Program]> {
     let mut build = || -> anyhow::Result<Vec<Program>> {
         let mut programs = Vec::new();
-        let run = with_packages(workspace, Run::cargo(workspace).words("test --locked --no-run"));
-        let run = run.words("--message-format=json-render-diagnostics");
-        let built = run.sifted(tally, Instant::now() + BUILD_LIMIT, |line| {
-            programs.extend(Program::read(line));
-            line.starts_with("{\"reason\"")
-        })?;
-        if !built {
-            bail!("the tests cannot be built");
+        // An example with tests of its own is built by the first as tests only.
+        for what in ["test --locked --no-run", "build --locked --examples"] {
+            let run = with_packages(workspace, Run::cargo(workspace).words(what));
+            let run = run.words("--message-format=json-render-diagnostics");
+            let built = run.sifted(tally, Instant::now() + BUILD_LIMIT, |line| {
+                programs.extend(Program::read(line));
+                line.starts_with("{\"reason\"")
+            })?;
+            if !built {
+                bail!("the tests cannot be built");
+            }
         }
         Ok(programs)
     };
