@@ -484,17 +484,17 @@ impl Owned for Core {
                     let error = SequenceError::InvalidTransactionState { producer_id: batch.producer_id() };
                     let error = ProduceError::Append(AppendError::Sequence(error));
                     return deeds.push(Deed::Answer(slot, Err(error.into())));
-                } else if batch.is_transactional() {
+                } else if batch.is_transactional() && known().is_none() {
                     let first_number = if counts_anew { Some(0) } else { self.guards.first_number(producer) };
-                    if let Err(error) = begins_with(first_number, partition, &batch) {
+                    if let Err(error) = begins_with(first_number, &batch) {
                         let error = ProduceError::Append(AppendError::Sequence(error));
                         return deeds.push(Deed::Answer(slot, Err(error.into())));
                     }
                 }
                 let token = token(&mut self.next_token);
                 let produced = partition.produce(now, &batch, acks, deadline, token);
-                if let (Ok(_), Some(guard)) = (&produced, &guard) {
-                    self.guards.forget_first_number(guard.producer());
+                if produced.is_ok() && guard.is_some() {
+                    self.guards.forget_first_number(producer);
                 }
                 match produced {
                     Ok(Produced::Done(done)) => deeds.push(Deed::Answer(slot, Ok(done))),

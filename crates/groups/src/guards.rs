@@ -49,11 +49,6 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Whose it is.
-    pub fn producer(&self) -> Producer {
-        self.producer
-    }
-
     /// Whether it stands for a batch of that producer.
     pub fn admits(&self, producer: Producer) -> bool {
         self.producer == producer && !self.broken.load(Ordering::SeqCst)

@@ -9,6 +9,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::config_resources::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, ROOT_LOGGER, TOPIC};
+use super::config_values::can_change;
 use super::{ErrorCode, RequestContext};
 use crate::cluster::{AdminError, ClusterHandle, ConfigKind, Intent, check_name};
 use crate::config::dynamic::{DynamicKey, Effect, Reach};
@@ -349,7 +350,7 @@ fn check_broker_keys(
     let those = |chosen: &dyn Fn(&str) -> bool| set.iter().map(String::as_str).filter(|key| chosen(key)).collect();
     let is_fixed = |key: &str| {
         let is_known = is_kafkas(key) || kafka_broker_key(key).is_some() || BrokerKey::named(key).is_some();
-        is_known && TopicKey::of_dynamic(key).is_none() && DynamicKey::named(key).is_none()
+        is_known && !can_change(key)
     };
     refused("Cannot update these configs dynamically", those(&is_fixed))?;
     let is_of_one = |key: &str| DynamicKey::named(key).is_some_and(|key| key.reach == Reach::OneBroker);

@@ -95,7 +95,7 @@ fn dynamic(image: &MetadataImage, name: &str) -> Vec<Layer> {
 }
 
 /// Whether a key of brokers can be set while they run, as far as is known.
-fn can_change(name: &str) -> bool {
+pub(super) fn can_change(name: &str) -> bool {
     TopicKey::of_dynamic(name).is_some() || DynamicKey::named(name).is_some()
 }
 

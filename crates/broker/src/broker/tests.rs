@@ -67,22 +67,28 @@ async fn in_sync(broker: &Broker, of: &TopicPartition, replicas: &[i32]) {
     assert!(seen.is_ok_and(|seen| seen.is_ok()), "never in sync: {replicas:?}");
 }
 
-/// Whoever leads a partition and cannot go on with it gives it up, and says so in its directory too: the log was not
-/// closed in order, so the next start must not take it for whole.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_panics_is_led_elsewhere_and_the_stop_is_not_clean() {
-    let dir = tempfile::tempdir().expect("a directory");
+/// Brokers 1 and 2, with a topic that both have and the first leads.
+async fn two_brokers(dir: &Path) -> (Broker, Broker, TopicPartition) {
     let store = EmbeddedStore::in_memory();
     let mut brokers = Vec::new();
     for id in [1, 2] {
         let session = Arc::new(store.session(30_000));
-        brokers.push(Broker::start(config(id, dir.path()), session).await.expect("it starts"));
+        brokers.push(Broker::start(config(id, dir), session).await.expect("it starts"));
     }
     let (second, first) = (brokers.pop().expect("two"), brokers.pop().expect("two"));
     let both = |image: &Arc<MetadataImage>| image.brokers.len() == 2;
     first.cluster().changes().wait_for(both).await.expect("an image");
     let of = make_topic(&first, &[1, 2]).await;
     leads(&first, &of).await;
+    (first, second, of)
+}
+
+/// Whoever leads a partition and cannot go on with it gives it up, and says so in its directory too: the log was not
+/// closed in order, so the next start must not take it for whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_panics_is_led_elsewhere_and_the_stop_is_not_clean() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (first, second, of) = two_brokers(dir.path()).await;
     let hosted = first.shared.partitions.get(&of).expect("hosted");
     assert_eq!(hosted.ask(|_, _| panic!("on purpose")).await, None::<()>);
     leads(&second, &of).await;
@@ -96,17 +102,7 @@ async fn a_partition_that_panics_is_led_elsewhere_and_the_stop_is_not_clean() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_failed_and_is_made_anew_is_in_sync_again() {
     let dir = tempfile::tempdir().expect("a directory");
-    let store = EmbeddedStore::in_memory();
-    let mut brokers = Vec::new();
-    for id in [1, 2] {
-        let session = Arc::new(store.session(30_000));
-        brokers.push(Broker::start(config(id, dir.path()), session).await.expect("it starts"));
-    }
-    let (second, first) = (brokers.pop().expect("two"), brokers.pop().expect("two"));
-    let both = |image: &Arc<MetadataImage>| image.brokers.len() == 2;
-    first.cluster().changes().wait_for(both).await.expect("an image");
-    let of = make_topic(&first, &[1, 2]).await;
-    leads(&first, &of).await;
+    let (first, second, of) = two_brokers(dir.path()).await;
     // A first log fails, and so does the one that took its place.
     for _ in 0..2 {
         in_sync(&first, &of, &[1, 2]).await;

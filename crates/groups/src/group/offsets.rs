@@ -145,13 +145,8 @@ impl Offsets {
 
     /// The topics of all that the log has.
     pub(crate) fn topics(&self) -> BTreeSet<String> {
-        self.all()
-            .into_iter()
-            .map(|key| key.0.as_str())
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .map(str::to_owned)
-            .collect()
+        let named: BTreeSet<&str> = self.all().into_iter().map(|(topic, _)| topic.as_str()).collect();
+        named.into_iter().map(str::to_owned).collect()
     }
 
     /// All that the log has or is about to have, of transactions as well.
