@@ -39,6 +39,10 @@ pub(crate) enum Unfilterable {
     OldFormat(i8),
     #[error("records that cannot be read: {0}")]
     Records(String),
+    #[error("offsets {first} to {next}, the latter not included, where only those from {from} to {end} may be")]
+    Offsets { first: Offset, next: Offset, from: Offset, end: Offset },
+    #[error("the record at {offset_delta} behind the batch's first offset is out of order")]
+    Order { offset_delta: i32 },
 }
 
 impl From<WalkError> for Unfilterable {
@@ -237,8 +241,17 @@ pub(crate) fn each_record(
     let records = decompress(codec, batch.records_bytes(), RECORDS_BYTES_MAX);
     let records = records.map_err(|error| Unfilterable::Records(error.to_string()))?;
     let mut reader = RecordReader::new(BufReader::with_capacity(BUFFER_BYTES, records));
+    // An offset past the batch's would be one of another batch, whose records it would supersede.
+    let last = header.last_offset() - header.base_offset();
+    let mut smallest = 0;
     for _ in 0..header.record_count() {
-        if !visit(reader.look()?) {
+        let seen = reader.look()?;
+        let offset_delta = i64::from(seen.offset_delta);
+        if offset_delta < smallest || offset_delta > last {
+            return Err(Unfilterable::Order { offset_delta: seen.offset_delta });
+        }
+        smallest = offset_delta + 1;
+        if !visit(seen) {
             return Ok(());
         }
     }

@@ -54,7 +54,7 @@ enum Stage {
     /// The keys of these segments go into the map.
     Map {
         dirty: VecDeque<Ended>,
-        position: u64,
+        cursor: Cursor,
         transactions: Transactions,
     },
     /// These are written anew.
@@ -80,12 +80,38 @@ struct Copying {
     old: Vec<Ended>,
     /// Which segment, and where in it.
     at: usize,
-    position: u64,
+    cursor: Cursor,
     outputs: Vec<Output>,
     /// Whether the outcome differs from the segments there are.
     is_changed: bool,
     /// As they were before the group.
     transactions: Transactions,
+}
+
+/// How far a segment has been gone through. The default is its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    position: u64,
+    /// The offset after the last batch.
+    next: Option<Offset>,
+}
+
+impl Cursor {
+    /// Passes the batch at `position`.
+    ///
+    /// # Errors
+    /// If its offsets are not among those that its segment has left. Neither base offset nor order is covered by a checksum: a
+    /// batch that claimed offsets of other segments would have these taken for compacted.
+    fn pass(&mut self, position: u64, batch: &BatchView<'_>, (segment, end): &Ended) -> Result<(), Unfilterable> {
+        self.position = position + batch.bytes().len() as u64;
+        let (first, next) = (batch.base_offset(), batch.next_offset());
+        let from = self.next.unwrap_or(segment.base());
+        if from <= first && first < next && next <= *end {
+            self.next = Some(next);
+            return Ok(());
+        }
+        Err(Unfilterable::Offsets { first, next, from, end: *end })
+    }
 }
 
 /// What a compaction came to.
@@ -258,25 +284,25 @@ impl Run {
         let start = segments.first().map_or(limit, |segment| segment.base());
         self.aborted = collect_between(&segments, self.shared.end(), start, limit)?;
         let transactions = Transactions::new(self.aborted.clone());
-        self.stage = Stage::Map { dirty, position: 0, transactions };
+        self.stage = Stage::Map { dirty, cursor: Cursor::default(), transactions };
         Ok(None)
     }
 
     fn fill_map(&mut self, left: &mut u64) -> Result<Option<Progress>, Stop> {
-        let Stage::Map { dirty, position, transactions } = &mut self.stage else { return Ok(None) };
-        let Some((segment, end)) = dirty.front().cloned() else {
+        let Stage::Map { dirty, cursor, transactions } = &mut self.stage else { return Ok(None) };
+        let Some(ended) = dirty.front().cloned() else {
             self.stage = self.begin_copy()?;
             return Ok(None);
         };
-        let file = open(&segment)?;
-        let mut walk = Walk::with_window(&*file, *position, segment.len(), self.options.io_buffer_bytes as usize);
+        let (segment, end) = &ended;
+        let file = open(segment)?;
+        let mut walk = Walk::with_window(&*file, cursor.position, segment.len(), self.options.io_buffer_bytes as usize);
         while *left > 0 {
             match walk.next_batch().context("read", &segment.path())? {
                 Found::Batch(at, batch) => {
-                    let bytes = batch.bytes().len() as u64;
-                    *left = left.saturating_sub(bytes);
-                    *position = at + bytes;
-                    match note_keys(&mut self.map, transactions, &batch) {
+                    *left = left.saturating_sub(batch.bytes().len() as u64);
+                    let passed = cursor.pass(at, &batch, &ended);
+                    match passed.and_then(|()| note_keys(&mut self.map, transactions, &batch)) {
                         Ok(true) => {}
                         Ok(false) => {
                             dirty.clear();
@@ -292,9 +318,9 @@ impl Run {
                 return Ok(None);
             }
         }
-        self.map.advance(end);
+        self.map.advance(*end);
         dirty.pop_front();
-        *position = 0;
+        *cursor = Cursor::default();
         Ok(None)
     }
 
@@ -409,7 +435,7 @@ struct Context<'r> {
 impl Copying {
     fn new(old: Vec<Ended>, transactions: Transactions) -> Self {
         let is_changed = old.len() > 1;
-        Self { old, at: 0, position: 0, outputs: Vec::new(), is_changed, transactions }
+        Self { old, at: 0, cursor: Cursor::default(), outputs: Vec::new(), is_changed, transactions }
     }
 
     fn discard(&self, place: &Place) {
@@ -425,20 +451,21 @@ impl Copying {
         left: &mut u64,
     ) -> Result<bool, Stop> {
         let last_with_batches = self.old.iter().rposition(|(segment, _)| segment.len() > 0);
-        while let Some((segment, _)) = self.old.get(self.at).cloned() {
-            let (file, len) = (open(&segment)?, segment.len());
-            let mut walk = Walk::with_window(&*file, self.position, len, context.options.io_buffer_bytes as usize);
+        while let Some(ended) = self.old.get(self.at).cloned() {
+            let segment = &ended.0;
+            let (file, len) = (open(segment)?, segment.len());
+            let mut walk =
+                Walk::with_window(&*file, self.cursor.position, len, context.options.io_buffer_bytes as usize);
             loop {
                 if *left == 0 {
                     return Ok(false);
                 }
                 match walk.next_batch().context("read", &segment.path())? {
                     Found::Batch(position, batch) => {
-                        let bytes = batch.bytes().len() as u64;
-                        *left = left.saturating_sub(bytes);
-                        self.position = position + bytes;
+                        *left = left.saturating_sub(batch.bytes().len() as u64);
+                        self.cursor.pass(position, &batch, &ended)?;
                         // So that the offsets it covers are known: the next segment begins where this one ends.
-                        let is_last = last_with_batches == Some(self.at) && self.position == len;
+                        let is_last = last_with_batches == Some(self.at) && self.cursor.position == len;
                         let judged = filter.judge(&batch, transactions, is_last)?;
                         self.is_changed |= judged.verdict != Verdict::Keep;
                         match judged.verdict {
@@ -455,7 +482,7 @@ impl Copying {
                     Found::Bad(_, fault) => return Err(Unfilterable::Batch(fault).into()),
                 }
             }
-            (self.at, self.position) = (self.at + 1, 0);
+            (self.at, self.cursor) = (self.at + 1, Cursor::default());
         }
         Ok(true)
     }

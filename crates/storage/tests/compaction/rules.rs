@@ -3,7 +3,8 @@
 use highwater_storage::fs::{Fs, OpenMode};
 use highwater_storage::io::FileExt;
 use highwater_storage::{
-    BatchBuilder, BatchView, Codec, CompactionMemory, LeaderEpoch, Offset, OpenFiles, Step, TimestampMs, WorkLimits,
+    BatchBuilder, BatchView, Codec, CompactionMemory, HEADER_BYTES, LeaderEpoch, Offset, OpenFiles, ReadLimit, Step,
+    TimestampMs, WorkLimits,
 };
 
 use crate::keyed::{
@@ -364,6 +365,82 @@ fn a_segment_that_cannot_be_compacted_stays_and_with_it_what_is_said_of_it() {
     assert_eq!(text(&first, b"header"), 1, "of a one record stays");
     let third = file_bytes(&fs, "00000000000000000004.log");
     assert!(text(&third, b"header") >= 2, "the tombstone of b stays: a record of b may be in the damaged segment");
+}
+
+#[test]
+fn a_batch_that_claims_offsets_of_others_costs_none_of_theirs() {
+    // No checksum covers a batch's first offset. In the first segment and in the second, first and second batch.
+    for (base, offset) in [(0, 0), (0, 1), (2, 2), (2, 3)] {
+        let length = batch_bytes();
+        let at = if offset == base { 0 } else { length };
+        for claimed in
+            [-1, 0, 1, 2, 3, 4, 5, 6, 7, 1 << 33, i64::MAX - 1].into_iter().filter(|claimed| *claimed != offset)
+        {
+            let fs = disk(1);
+            let mut log = new_log(&fs, &compacted());
+            for _ in 0..3 {
+                put(&mut log, &[(Some("a"), Some("1"))]);
+                put(&mut log, &[(Some("b"), Some("1"))]);
+                roll(&mut log);
+            }
+            put(&mut log, &[(Some("c"), Some("1"))]);
+            let end = log.end();
+            let file = fs.open(&path(&format!("{base:020}.log")), OpenMode::ReadWrite).unwrap();
+            file.write_all_at(&i64::to_be_bytes(claimed), at).unwrap();
+            file.sync_data().unwrap();
+            let steps = compact(&mut log, T0);
+            let [Step::Compacted { cleaner_offset, .. }] = *steps else { panic!("{steps:?}") };
+            assert_eq!(cleaner_offset, Offset(6), "{offset} claims {claimed}");
+            assert_eq!(
+                log.segments().last().map(|segment| (segment.base, segment.size_bytes)),
+                Some((Offset(6), length))
+            );
+            drop(log);
+            let (log, _) = open(&fs.kill(), &compacted());
+            assert_eq!(log.end(), end, "{offset} claims {claimed}");
+            for latest in 4..7 {
+                let fetched = log.reader().read(Offset(latest), ReadLimit::bytes(1)).unwrap();
+                let (batch, _) = BatchView::parse(&fetched.bytes).unwrap();
+                assert_eq!(
+                    (batch.base_offset(), batch.record_count()),
+                    (Offset(latest), 1),
+                    "{offset} claims {claimed}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_whose_records_claim_offsets_of_others_is_left_as_it_is() {
+    // The record's offset in the batch, zig-zag coded, of the second of two: past the batch, the first's again, before it.
+    for claimed in [4, 6, 0, 1] {
+        let mut log = new_log(&disk(1), &compacted());
+        let mut batch = keyed_batch(
+            BatchBuilder::new(Codec::None).base_offset(Offset(0)).leader_epoch(LeaderEpoch(0)),
+            T0,
+            &[(Some("a"), Some("1")), (Some("b"), Some("1"))],
+        );
+        let second = HEADER_BYTES + 1 + usize::from(batch[HEADER_BYTES] / 2);
+        assert_eq!(batch[second + 3], 2, "the second record is one behind the first offset");
+        batch[second + 3] = claimed;
+        let crc = crc32c::crc32c(&batch[21..]);
+        batch[17..21].copy_from_slice(&crc.to_be_bytes());
+        log.append_replicated(TimestampMs(T0), &batch).unwrap();
+        roll(&mut log);
+        put(&mut log, &[(Some("b"), Some("2"))]);
+        roll(&mut log);
+        let steps = compact(&mut log, T0);
+        let [Step::Compacted { cleaner_offset: Offset(3), segments_left_out: 1, .. }] = *steps else {
+            panic!("{steps:?}")
+        };
+        assert!(all_batches(&log.reader())[0] == batch);
+    }
+}
+
+/// Bytes of each batch of one record with key and value of one byte.
+fn batch_bytes() -> u64 {
+    keyed_batch(BatchBuilder::new(Codec::None), T0, &[(Some("a"), Some("1"))]).len() as u64
 }
 
 #[test]
