@@ -105,7 +105,7 @@ impl Cursor {
     fn pass(&mut self, position: u64, batch: &BatchView<'_>, (segment, end): &Ended) -> Result<(), Unfilterable> {
         self.position = position + batch.bytes().len() as u64;
         let (first, next) = (batch.base_offset(), batch.next_offset());
-        let from = self.next.unwrap_or(segment.base());
+        let from = self.next.unwrap_or_else(|| segment.base());
         if from <= first && first < next && next <= *end {
             self.next = Some(next);
             return Ok(());
