@@ -124,6 +124,18 @@ impl Coordinator {
     }
 
     fn request(&mut self, now: Now, ticket: Ticket, request: Request, effects: &mut Vec<Effect>) {
+        // A group without a name may have offsets, and no members.
+        let needs_name = matches!(
+            request,
+            Request::Join(_)
+                | Request::Sync(_)
+                | Request::Heartbeat(_)
+                | Request::Leave { .. }
+                | Request::DeleteOffsets { .. }
+        );
+        if needs_name && request.group() == Some("") {
+            return effects.push(Effect::Answer(ticket, request.refused(Refused::InvalidGroupId)));
+        }
         if self.phase == Phase::Loading {
             let answer = match request {
                 // A member would take anything else for the end of its session.
@@ -156,21 +168,17 @@ impl Coordinator {
                 if self.with_group(now, &id, effects, |group, step| group.sync(step, ticket, sync)).is_some() {
                     return;
                 }
-                Answer::Sync(Err(unknown_member(&id)))
+                Answer::Sync(Err(Refused::UnknownMemberId))
             }
             Request::Heartbeat(member) => {
                 let done = self.with_group(now, &member.group, effects, |group, step| group.heartbeat(step, &member));
-                Answer::Heartbeat(done.unwrap_or_else(|| Err(unknown_member(&member.group))))
+                Answer::Heartbeat(done.unwrap_or(Err(Refused::UnknownMemberId)))
             }
             Request::Leave { group, members } => {
                 let left = self.with_group(now, &group, effects, |group, step| group.leave(step, &members));
                 self.drop_if_nothing(&group);
                 let nobody = || members.iter().map(|_| Err(Refused::UnknownMemberId)).collect();
-                if group.is_empty() {
-                    Answer::Leave(Err(Refused::InvalidGroupId))
-                } else {
-                    Answer::Leave(Ok(left.unwrap_or_else(nobody)))
-                }
+                Answer::Leave(Ok(left.unwrap_or_else(nobody)))
             }
             Request::Commit(commit) => return self.commit(now, ticket, commit, effects),
             Request::FetchOffsets(fetch) => {
@@ -189,9 +197,6 @@ impl Coordinator {
     }
 
     fn may_join(&self, group: &str, session_timeout_ms: i32, member: &str) -> Result<(), Refused> {
-        if group.is_empty() {
-            return Err(Refused::InvalidGroupId);
-        }
         let timeouts = self.config.session_timeout_min_ms..=self.config.session_timeout_max_ms;
         if !timeouts.contains(&session_timeout_ms) {
             return Err(Refused::InvalidSessionTimeout);
@@ -225,8 +230,10 @@ impl Coordinator {
     /// A group that nobody was let into and that has nothing is none. One that is being deleted stays until that is done: it
     /// would take along whoever joins meanwhile.
     fn drop_if_nothing(&mut self, id: &str) {
-        let nothing =
-            |group: &Group| group.is_empty() && group.offsets.is_empty() && !group.is_recorded() && !group.deleting;
+        let nothing = |group: &Group| {
+            let is_known = group.is_recorded() || group.has_had_offsets || group.deleting;
+            group.is_empty() && group.offsets.is_empty() && !is_known
+        };
         if self.groups.get(id).is_some_and(nothing) {
             self.groups.remove(id);
         }
@@ -295,8 +302,7 @@ impl Coordinator {
             remove_offsets(group, step, Some(ticket), offsets, results);
         });
         if found.is_none() {
-            let why = if id.is_empty() { Refused::InvalidGroupId } else { Refused::GroupIdNotFound };
-            effects.push(Effect::Answer(ticket, Answer::DeletedOffsets(Err(why))));
+            effects.push(Effect::Answer(ticket, Answer::DeletedOffsets(Err(Refused::GroupIdNotFound))));
         }
     }
 
@@ -360,6 +366,7 @@ impl Coordinator {
                     return Some(Purpose::Offsets { group, ticket: None, transaction, offsets, results });
                 }
                 self.with_group(now, &group, effects, |group, _| {
+                    group.has_had_offsets |= refused.is_none();
                     for (key, value) in offsets {
                         group.offsets.end(&key, transaction.is_some());
                         if refused.is_none() {
@@ -519,7 +526,10 @@ impl Coordinator {
                 let value = record.value.as_deref().map(OffsetValue::decode).transpose()?;
                 self.group_or_new(&id);
                 self.with_group(now, &id, effects, |group, _| match value {
-                    Some(value) => group.offsets.put((topic, partition), value, transaction),
+                    Some(value) => {
+                        group.has_had_offsets = true;
+                        group.offsets.put((topic, partition), value, transaction);
+                    }
                     None => group.offsets.remove(&(topic, partition)),
                 });
                 self.drop_if_nothing(&id);
@@ -539,11 +549,6 @@ impl Coordinator {
         }
         Ok(())
     }
-}
-
-/// Sessions of a group that is not there.
-fn unknown_member(group: &str) -> Refused {
-    if group.is_empty() { Refused::InvalidGroupId } else { Refused::UnknownMemberId }
 }
 
 fn remove_offsets(

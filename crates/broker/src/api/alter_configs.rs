@@ -294,7 +294,11 @@ async fn topic(
         Ok(after)
     };
     cluster.change_topic_config(name, intent, &change).await.map_err(|error| match error {
-        AdminError::UnknownTopic => (error.code(), format!("The topic '{name}' does not exist.")),
+        // What no topic could have is told first.
+        AdminError::UnknownTopic => match change(&BTreeMap::new()) {
+            Ok(_) => (error.code(), format!("The topic '{name}' does not exist.")),
+            Err(error) => refused(error),
+        },
         error => refused(error),
     })
 }
@@ -440,7 +444,9 @@ struct OfResource<'a> {
 
 impl Keys for OfResource<'_> {
     fn kind(&self, key: &str) -> Option<ConfigType> {
-        self.keys.iter().find(|known| known.name == key).map(|known| known.kind)
+        // As in Kafka, lists of these are set as a whole.
+        let known = self.keys.iter().find(|known| known.name == key).map(|known| known.kind);
+        known.filter(|kind| *kind != ConfigType::List)
     }
 
     fn default(&self, key: &str) -> String {

@@ -94,6 +94,20 @@ fn dynamic(image: &MetadataImage, name: &str) -> Vec<Layer> {
     own.into_iter().chain(of(&image.broker_defaults, Source::AllBrokers)).collect()
 }
 
+/// What Kafka goes by where none of these is set, which it tells of once one of them is set while the brokers run.
+fn fallback(name: &str) -> Option<Layer> {
+    let other = match name {
+        "log.flush.interval.ms" => "log.flush.scheduler.interval.ms",
+        "log.retention.ms" => "log.retention.hours",
+        "log.roll.jitter.ms" => "log.roll.jitter.hours",
+        "log.roll.ms" => "log.roll.hours",
+        _ => return None,
+    };
+    kafka_broker_key(other)
+        .and_then(|(_, default)| default)
+        .map(|default| layer(other, default.to_owned(), Source::Default))
+}
+
 /// Whether a key of brokers can be set while they run, as far as is known.
 pub(super) fn can_change(name: &str) -> bool {
     TopicKey::of_dynamic(name).is_some() || DynamicKey::named(name).is_some()
@@ -105,9 +119,12 @@ pub(super) fn of_topic(image: &MetadataImage, config: &BrokerConfig, own: &BTree
     let known = TOPIC_KEYS.iter().map(|key| {
         let mut layers = Vec::new();
         layers.extend(own.get(key.name).map(|value| layer(key.name, read_as(key, value), Source::Topic)));
+        let mut other = None;
         for (at, &(name, _)) in key.broker_keys.iter().enumerate() {
             if at == 0 {
-                layers.extend(dynamic(image, name));
+                let set = dynamic(image, name);
+                other = fallback(name).filter(|_| !set.is_empty());
+                layers.extend(set);
             }
             if config.is_set(name) {
                 layers.push(layer(name, (key.show)(&config.topic), Source::BrokerFile));
@@ -119,6 +136,7 @@ pub(super) fn of_topic(image: &MetadataImage, config: &BrokerConfig, own: &BTree
         {
             layers.push(layer(name, (key.show)(&TopicConfig::default()), Source::Default));
         }
+        layers.extend(other);
         Described::new(key.name, key.kind, key.doc, Some((key.show)(&defaults)), layers)
     });
     let unused = KAFKA_TOPIC_KEYS.iter().map(|&(name, kind, default, broker_key)| {
@@ -161,6 +179,7 @@ pub(super) fn of_broker(image: &MetadataImage, config: &BrokerConfig) -> Vec<Des
     for key in TOPIC_KEYS {
         for &(name, _) in key.broker_keys {
             let mut layers = dynamic(image, name);
+            let other = fallback(name).filter(|_| !layers.is_empty());
             let file = config.set_keys.get(name).cloned();
             layers.extend(file.map(|value| layer(name, value, Source::BrokerFile)));
             let (kind, kafkas) = kafka_broker_key(name).unwrap_or((key.kind, None));
@@ -170,6 +189,7 @@ pub(super) fn of_broker(image: &MetadataImage, config: &BrokerConfig) -> Vec<Des
                 _ => kafkas.map(str::to_owned),
             };
             layers.extend(default.clone().map(|value| layer(name, value, Source::Default)));
+            layers.extend(other);
             all.insert(name, Described::new(name, kind, key.doc, default, layers));
         }
     }
@@ -201,12 +221,12 @@ pub(super) fn of_all_brokers(image: &MetadataImage) -> Vec<Described> {
     set.chain(unknown(&image.broker_defaults, Source::AllBrokers)).collect()
 }
 
-/// Settings of keys that nobody knows: for all one can say, they are secret.
+/// Settings of keys that nobody knows: for all one can say, they are secret, and nothing goes by them.
 fn unknown(set: &BTreeMap<String, String>, source: Source) -> Vec<Described> {
     let some = set.keys().filter(|name| !can_change(name));
     some.map(|name| {
-        let described = Described::new(name, ConfigType::String, NO_EFFECT, None, vec![layer(name, None, source)]);
-        Described { is_sensitive: true, ..described }
+        let described = Described::new(name, ConfigType::Unknown, NO_EFFECT, None, vec![layer(name, None, source)]);
+        Described { is_sensitive: true, is_read_only: true, ..described }
     })
     .collect()
 }

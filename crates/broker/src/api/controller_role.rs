@@ -80,11 +80,15 @@ fn quorum(
     response
 }
 
+/// What Kafka knows as ways of updating: up, down, and down though something be lost by it.
+const UPGRADE_TYPES: std::ops::RangeInclusive<i8> = 1..=3;
+
 /// There is one feature, at the level it has; nothing else can be had. As in Kafka all updates fail by one.
 pub(crate) fn update_features(version: i16, request: &UpdateFeaturesRequest) -> UpdateFeaturesResponse {
     let response = UpdateFeaturesResponse::default().with_error_message(None);
     let is_so = |update: &FeatureUpdateKey| {
         (&*update.feature, update.max_version_level) == (TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL)
+            && UPGRADE_TYPES.contains(&update.upgrade_type)
     };
     let Some(first) = request.feature_updates.iter().find(|update| !is_so(update)) else {
         // Of each feature by itself up to version 1.
@@ -192,6 +196,11 @@ mod tests {
             let response = update_features(version, &same);
             encodes(ApiKey::UpdateFeatures, &response, version);
             assert_eq!((response.error_code, response.results.len()), (0, if version <= 1 { 1 } else { 0 }));
+            for upgrade_type in [0, 4, -1] {
+                let odd = vec![as_it_is.clone().with_upgrade_type(upgrade_type)];
+                let odd = UpdateFeaturesRequest::default().with_feature_updates(odd);
+                assert_eq!(update_features(version, &odd).error_code, 95, "{upgrade_type}");
+            }
             let with_another = UpdateFeaturesRequest::default().with_feature_updates(vec![as_it_is, update("a")]);
             assert_eq!(update_features(version, &with_another).error_code, 95);
             let nothing = update_features(version, &UpdateFeaturesRequest::default());

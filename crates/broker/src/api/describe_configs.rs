@@ -79,9 +79,10 @@ async fn answer(
     DescribeConfigsResponse::default().with_results(results)
 }
 
-/// Whether the key was asked for: no list stands for every key.
+/// Whether the key was asked for: no list stands for every key, and so does an empty one.
 fn is_wanted(resource: &DescribeConfigsResource, name: &str) -> bool {
-    resource.configuration_keys.as_ref().is_none_or(|keys| keys.iter().any(|key| &**key == name))
+    let keys = resource.configuration_keys.as_deref().unwrap_or_default();
+    keys.is_empty() || keys.iter().any(|key| &**key == name)
 }
 
 async fn describe(

@@ -57,7 +57,7 @@ fn answer(image: &MetadataImage, request: &DescribeTopicPartitionsRequest) -> De
                 Ok(()) => ErrorCode::UnknownTopicOrPartition,
                 Err(_) => ErrorCode::InvalidTopicException,
             };
-            response.topics.push(of(name, code));
+            response.topics.push(of(name, code).with_topic_authorized_operations(operations::TOPIC));
             continue;
         };
         let cursor = request.cursor.as_ref().filter(|cursor| cursor.topic_name.as_str() == name);

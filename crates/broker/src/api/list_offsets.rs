@@ -90,13 +90,15 @@ async fn find(
         // Without tiers all of the log is local.
         EARLIEST | EARLIEST_LOCAL => Which::Earliest,
         MAX_TIMESTAMP => Which::MaxTimestamp,
-        LATEST_TIERED => return Ok(NOTHING),
+        // Nor is any of it elsewhere, which is told to those who may ask.
+        LATEST_TIERED => Which::Latest,
         time => Which::Timestamp(TimestampMs(time)),
     };
     let epoch = Some(LeaderEpoch(asked.current_leader_epoch)).filter(|&epoch| epoch != LeaderEpoch::NONE);
     let listed = hosted.ask(move |partition, _| partition.list_offset(by, epoch, which)).await;
     let listed = listed.ok_or(ErrorCode::NotLeaderOrFollower)?.map_err(|error| ErrorCode::from(&error))?;
     match listed {
+        _ if asked.timestamp == LATEST_TIERED => Ok(NOTHING),
         ListedOffset::At { offset, .. } if which == Which::Earliest => {
             Ok((offset, TimestampMs::NONE, hosted.reader().epoch_of(offset)))
         }

@@ -200,8 +200,17 @@ fn answer(
             .map(|one| match one {
                 One::Name(name) => match image.topic(&name) {
                     Some(topic) => show(image, topic, version, operations),
-                    None if check_topic_name(&name).is_err() => nameless(&name, ErrorCode::InvalidTopicException),
-                    None => nameless(&name, absent(&name)).with_is_internal(version >= 1 && is_internal(&name)),
+                    None => {
+                        let code = match check_topic_name(&name) {
+                            Ok(()) => absent(&name),
+                            Err(_) => ErrorCode::InvalidTopicException,
+                        };
+                        let mut told = nameless(&name, code).with_is_internal(version >= 1 && is_internal(&name));
+                        if version >= 8 {
+                            told.topic_authorized_operations = operations;
+                        }
+                        told
+                    }
                 },
                 One::Id(id) => match image.topic_by_id(id) {
                     Some(topic) => show(image, topic, version, operations),
@@ -410,14 +419,15 @@ mod tests {
         assert_eq!(response.brokers[1].host.as_str(), "two");
         assert_eq!(response.brokers[1].rack.as_ref().unwrap().as_str(), "r2");
         assert_eq!(response.cluster_authorized_operations, i32::MIN);
-        let mut curious = by_name(&["books"]);
+        let mut curious = by_name(&["books", "missing", "a/b"]);
         curious.include_cluster_authorized_operations = true;
         curious.include_topic_authorized_operations = true;
         let response = ask(&curious, 8);
-        assert_eq!(
-            (response.cluster_authorized_operations, response.topics[0].topic_authorized_operations),
-            (8096, 3576)
-        );
+        assert_eq!(response.cluster_authorized_operations, 8096);
+        // Of what is not there as well.
+        let told: Vec<_> =
+            response.topics.iter().map(|topic| (topic.error_code, topic.topic_authorized_operations)).collect();
+        assert_eq!(told, [(0, 3576), (3, 3576), (17, 3576)]);
         let mut lost = image();
         lost.controller = Some(BrokerId(3));
         assert_eq!(controller(&lost, ME), ME);

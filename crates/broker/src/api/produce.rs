@@ -165,22 +165,80 @@ fn admit(
     data: PartitionProduceData,
     acks: Option<Acks>,
 ) -> Result<(Arc<Hosted>, CheckedBatch<Bytes>), Refusal> {
-    if acks.is_none() {
-        return Err(Refusal::of(ErrorCode::InvalidRequiredAcks));
+    // Of several mistakes the one is told that Kafka comes across first.
+    let records = data.records.unwrap_or_default();
+    let first = FirstBatch::read(&records);
+    if matches!(first, FirstBatch::Unreadable) {
+        return Err(Refusal::because(ErrorCode::CorruptMessage, "what is no batch of any format"));
     }
     let hosted = context.broker.find(topic, data.index).map_err(Refusal::of)?;
     if is_internal(&hosted.topic_partition().topic) && context.client_id.as_str() != WRITES_INTERNAL_TOPICS {
         return Err(Refusal::of(ErrorCode::InvalidTopicException));
     }
-    let now = context.broker.services.clock.now();
-    let batch = CheckedBatch::check(data.records.unwrap_or_default(), &hosted.rules(), now).map_err(refusal)?;
-    if batch.codec() == Codec::Zstd && context.version < ZSTD_SINCE {
-        return Err(Refusal::because(
-            ErrorCode::UnsupportedCompressionType,
-            format_args!("zstd is for Produce {ZSTD_SINCE} and up, and this is {}", context.version),
-        ));
+    match first {
+        FirstBatch::Unreadable | FirstBatch::None => {
+            return Err(Refusal::because(ErrorCode::InvalidRecord, "no whole batch, of which there must be one"));
+        }
+        FirstBatch::OldFormat => {
+            return Err(Refusal::because(ErrorCode::InvalidRecord, "a batch in a format before magic 2"));
+        }
+        FirstBatch::Of(codec) if codec == Codec::Zstd as u8 && context.version < ZSTD_SINCE => {
+            return Err(Refusal::because(
+                ErrorCode::UnsupportedCompressionType,
+                format_args!("zstd is for Produce {ZSTD_SINCE} and up, and this is {}", context.version),
+            ));
+        }
+        FirstBatch::Of(_) => {}
     }
+    if acks.is_none() {
+        return Err(Refusal::of(ErrorCode::InvalidRequiredAcks));
+    }
+    let now = context.broker.services.clock.now();
+    let batch = CheckedBatch::check(records, &hosted.rules(), now).map_err(refusal)?;
     Ok((hosted, batch))
+}
+
+/// What a partition's records begin with, by its header alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstBatch {
+    /// Nothing, or less of a batch than it says.
+    None,
+    /// A length or a magic byte that no format has.
+    Unreadable,
+    /// A message set.
+    OldFormat,
+    /// A record batch with the codec of this number.
+    Of(u8),
+}
+
+impl FirstBatch {
+    fn read(records: &[u8]) -> Self {
+        /// What stands before the part that a length counts, and where its magic byte and the low byte of its attributes are.
+        const OVERHEAD_BYTES: usize = 12;
+        const MAGIC_AT: usize = 16;
+        const ATTRIBUTES_AT: usize = 22;
+        /// The least that the oldest format needs.
+        const LENGTH_MIN: i32 = 14;
+        const CODEC_BITS: u8 = 7;
+        let Some(length) = records.get(8..OVERHEAD_BYTES).and_then(|bytes| bytes.try_into().ok()) else {
+            return Self::None;
+        };
+        let length = i32::from_be_bytes(length);
+        if length < LENGTH_MIN {
+            return Self::Unreadable;
+        }
+        let Some(&magic) = records.get(MAGIC_AT) else { return Self::None };
+        if magic > 2 {
+            return Self::Unreadable;
+        }
+        let is_whole = usize::try_from(length).is_ok_and(|length| length <= records.len() - OVERHEAD_BYTES);
+        match (is_whole, magic, records.get(ATTRIBUTES_AT)) {
+            (false, ..) => Self::None,
+            (true, 2, Some(attributes)) => Self::Of(attributes & CODEC_BITS),
+            (true, 2, None) => Self::Unreadable,
+            (true, ..) => Self::OldFormat,
+        }
+    }
 }
 
 fn refusal(refused: BatchRefused) -> Refusal {
@@ -282,5 +340,44 @@ fn name_leaders(context: &RequestContext, response: &mut ProduceResponse) {
                 response.node_endpoints.push(endpoint);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_storage::{BatchBuilder, Record, TimestampMs};
+
+    use super::*;
+
+    fn batch(codec: Codec) -> Vec<u8> {
+        let mut builder = BatchBuilder::new(codec);
+        builder.push(Record::new(TimestampMs(1), b"one"));
+        builder.build()
+    }
+
+    #[test]
+    fn what_a_partitions_records_begin_with_is_told_by_the_header() {
+        for codec in [Codec::None, Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+            let whole = batch(codec);
+            assert_eq!(FirstBatch::read(&whole), FirstBatch::Of(codec as u8), "{codec:?}");
+            for end in 0..whole.len() {
+                assert_eq!(FirstBatch::read(&whole[..end]), FirstBatch::None, "{codec:?} {end}");
+            }
+            let with = |at: usize, bytes: &[u8]| {
+                let mut changed = whole.clone();
+                changed[at..at + bytes.len()].copy_from_slice(bytes);
+                FirstBatch::read(&changed)
+            };
+            assert_eq!((with(16, &[0]), with(16, &[1])), (FirstBatch::OldFormat, FirstBatch::OldFormat));
+            assert_eq!((with(16, &[3]), with(16, &[0x7f])), (FirstBatch::Unreadable, FirstBatch::Unreadable));
+            for length in [13, 0, -1, i32::MIN] {
+                assert_eq!(with(8, &length.to_be_bytes()), FirstBatch::Unreadable, "{length}");
+            }
+            assert_eq!(with(8, &i32::MAX.to_be_bytes()), FirstBatch::None);
+        }
+        // A batch of this format that ends before its attributes.
+        let mut short = batch(Codec::None)[..26].to_vec();
+        short[8..12].copy_from_slice(&14_i32.to_be_bytes());
+        assert_eq!(FirstBatch::read(&short), FirstBatch::Of(0));
     }
 }

@@ -118,7 +118,9 @@ impl DynamicKey {
             ConfigType::Short => number::<i64>(value, i64::from(i16::MIN), i64::from(i16::MAX)).map(drop),
             ConfigType::Long => number::<i64>(value, i64::MIN, I64).map(drop),
             ConfigType::Double => fraction(value, f64::MIN, f64::MAX).map(drop),
-            ConfigType::String | ConfigType::List | ConfigType::Class | ConfigType::Password => Ok(()),
+            ConfigType::Unknown | ConfigType::String | ConfigType::List | ConfigType::Class | ConfigType::Password => {
+                Ok(())
+            }
         }
     }
 }

@@ -11,6 +11,8 @@ use crate::cluster::check_connect;
 #[repr(i8)]
 #[allow(missing_docs, reason = "Kafka's ConfigDef.Type, name for name")]
 pub enum ConfigType {
+    /// Of a key that nobody knows.
+    Unknown = 0,
     Boolean = 1,
     String = 2,
     Int = 3,

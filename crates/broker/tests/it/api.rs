@@ -109,7 +109,8 @@ async fn refused_batches_get_their_code_and_leave_no_trace() {
         ("from the future", future.build(), 32),
         ("of a transaction without an id", transactional.build(), 53),
         ("empty", Vec::new(), 87),
-        ("cut short", batch(-1, 0)[..70].to_vec(), 2),
+        ("cut short", batch(-1, 0)[..70].to_vec(), 87),
+        ("of no format", [&batch(-1, 0)[..16], &[3], &batch(-1, 0)[17..]].concat(), 2),
     ];
     for (what, records, code) in refused {
         let answer = produce(&connection, records, -1).await;
@@ -133,9 +134,12 @@ async fn acks_and_names_are_checked_per_partition() {
     }
     let records = || Some(Bytes::from(batch(-1, 0)));
     for (topic, partition) in [("unknown", 0), (TOPIC, 1), (TOPIC, -1)] {
-        let request = produce_request(topic, partition, records(), 1);
-        let response = connection.send_version(&request, 9).await.expect("an answer");
-        assert_eq!(response.responses[0].partition_responses[0].error_code, 3);
+        // That it is not there is told before what else is wrong.
+        for (records, acks) in [(records(), 1), (records(), 2), (Some(Bytes::new()), 1)] {
+            let request = produce_request(topic, partition, records, acks);
+            let response = connection.send_version(&request, 9).await.expect("an answer");
+            assert_eq!(response.responses[0].partition_responses[0].error_code, 3);
+        }
     }
     let nothing = ProduceRequest::default().with_acks(1).with_timeout_ms(500);
     assert!(connection.send_version(&nothing, 9).await.expect("an answer").responses.is_empty());

@@ -176,9 +176,8 @@ impl Group {
         if self.members.is_empty() {
             return true;
         }
-        let spoken = |name: &str| {
-            self.members.values().filter(|member| member.id != join.member_id).all(|member| member.speaks(name))
-        };
+        // Whoever joins again is held to what it has spoken so far, even if it is alone.
+        let spoken = |name: &str| self.members.values().all(|member| member.speaks(name));
         self.protocol_type.as_deref() == Some(&join.protocol_type)
             && join.protocols.iter().any(|(name, _)| spoken(name))
     }

@@ -49,6 +49,9 @@ pub(crate) struct Group {
     pub(crate) offsets: Offsets,
     /// It is being deleted: its tombstones are on their way.
     pub(crate) deleting: bool,
+    /// An offset of it was written, maybe by a transaction that came to nothing. As in Kafka it is a group then until offsets
+    /// are looked over, even if it has none any more.
+    pub(crate) has_had_offsets: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +83,7 @@ impl Group {
             timers: Timers::default(),
             offsets: Offsets::default(),
             deleting: false,
+            has_had_offsets: false,
         }
     }
 

@@ -121,11 +121,9 @@ impl Offsets {
                 }
             }
             None => {
-                let undecided =
-                    self.transactions.values().flat_map(BTreeMap::keys).chain(self.writing_undecided.keys());
-                let asked = self.committed.keys().chain(undecided.filter(|_| fetch.require_stable));
+                // As in Kafka what only undecided transactions have written is told to those who ask for it by name.
                 let mut topic: Arc<str> = "".into();
-                for key in asked.collect::<BTreeSet<_>>() {
+                for key in self.committed.keys() {
                     if *topic != *key.0 {
                         topic = key.0.as_str().into();
                     }

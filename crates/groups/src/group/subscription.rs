@@ -47,12 +47,14 @@ impl Group {
         self.phase != Phase::Empty && self.protocol_type.as_deref() != Some(CONSUMER)
     }
 
-    /// The topics of its members as they were last given out.
+    /// The topics of its members as they are given out in this generation.
     pub(super) fn subscribed(&self) -> Subscribed {
         if self.members.is_empty() {
             return Subscribed::To(BTreeSet::new());
         }
-        if self.protocol_type.as_deref() != Some(CONSUMER) || self.phase != Phase::Stable {
+        // From when its generation has begun, even if its partitions have yet to be given out.
+        let has_agreed = matches!(self.phase, Phase::Completing { .. } | Phase::Stable);
+        if self.protocol_type.as_deref() != Some(CONSUMER) || !has_agreed {
             return Subscribed::Unknown;
         }
         let protocol = self.protocol.as_deref().unwrap_or_default();

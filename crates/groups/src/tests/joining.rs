@@ -55,6 +55,24 @@ fn what_cannot_join_is_told_why() {
     assert_eq!(rig.describe().listing.state, GroupState::Stable);
 }
 
+/// As in Kafka: its group goes on with what it has agreed on, until it is left.
+#[test]
+fn a_member_that_is_alone_speaks_what_it_has_spoken() {
+    let mut rig = Rig::new();
+    let (ids, _) = rig.stable(1);
+    let own = |protocols: &[&str]| Join {
+        member_id: ids[0].clone(),
+        protocols: protocols.iter().map(|&name| (name.to_owned(), Bytes::new())).collect(),
+        ..join("c0")
+    };
+    let before = join("c0").protocols[0].0.clone();
+    let ticket = rig.ask(Request::Join(own(&["other"])));
+    assert_eq!(rig.join_refused(ticket), Refused::InconsistentGroupProtocol);
+    assert_eq!(rig.describe().listing.state, GroupState::Stable);
+    let ticket = rig.ask(Request::Join(own(&["other", &before])));
+    assert_eq!(rig.joined(ticket).protocol, "other");
+}
+
 #[test]
 fn a_second_member_makes_the_first_join_again() {
     let mut rig = Rig::new();

@@ -105,6 +105,68 @@ fn a_transactions_offsets_are_undecided_from_when_they_are_written_on() {
     }
 }
 
+/// Who asks for all of a group's offsets is told of those it has; who names one is told that it is undecided.
+#[test]
+fn among_all_offsets_are_none_that_only_an_undecided_transaction_has_written() {
+    let mut rig = Rig::new();
+    rig.commit(by(anonymous("g"), 1)).unwrap();
+    let transaction = Some(Producer { id: 7, epoch: 0 });
+    let both = [books(5), vec![films(5)]].concat();
+    rig.commit(Commit { transaction, offsets: both, ..by(anonymous("g"), 0) }).unwrap();
+    for stable in [false, true] {
+        assert_eq!(rig.fetch(None, stable).iter().map(|found| &*found.topic).collect::<Vec<_>>(), ["books"]);
+    }
+    let named = rig.fetch(Some(vec![("films".to_owned(), 0)]), true);
+    assert_eq!(named[0].offset, Err(Refused::UnstableOffsetCommit));
+}
+
+#[test]
+fn a_group_of_which_an_offset_was_written_is_one_until_offsets_are_looked_over() {
+    let transaction = Some(Producer { id: 7, epoch: 0 });
+    let check_ms = GroupConfig::default().offsets_retention_check_interval_ms;
+    let deleted = by(anonymous("g"), 3);
+    let aborted = Commit { transaction, ..by(anonymous("g"), 3) };
+    let long = CommittedOffset { metadata: "m".repeat(4_097), ..books(1).remove(0) };
+    for commit in [deleted, aborted] {
+        let mut rig = Rig::new();
+        let refused = Commit { offsets: vec![long.clone()], ..commit.clone() };
+        assert_eq!(rig.commit(refused), Ok(vec![Err(Refused::OffsetMetadataTooLarge)]));
+        assert_eq!(rig.groups(), [""; 0], "nothing was written");
+        rig.commit(commit.clone()).unwrap();
+        let ticket = rig.ask(Request::DeleteOffsets { group: "g".into(), partitions: vec![("books".into(), 0)] });
+        assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Ok(vec![Ok(())])), "{commit:?}");
+        rig.input(Input::Marker { producer_id: 7, commits: false });
+        assert_eq!((rig.fetch(None, false).len(), rig.groups()), (0, vec!["g".to_owned()]), "{commit:?}");
+        rig.passes_ms(check_ms);
+        assert_eq!(rig.groups(), [""; 0], "{commit:?}");
+        rig.commit(commit.clone()).unwrap();
+        let ticket = rig.ask(Request::DeleteGroup("g".into()));
+        assert_eq!(rig.answer(ticket), Answer::DeletedGroup(Ok(())), "{commit:?}");
+        assert_eq!(rig.groups(), [""; 0], "{commit:?}");
+    }
+}
+
+#[test]
+fn a_group_without_a_name_has_offsets_and_no_members() {
+    let mut rig = Rig::new();
+    rig.commit(by(anonymous(""), 4)).unwrap();
+    assert_eq!(rig.offset("", false), Ok(Some(4)));
+    let member = MemberAt { group: String::new(), ..at("c", -1) };
+    let sync = Sync { member: member.clone(), protocol_type: None, protocol: None, assignments: Vec::new() };
+    let requests = [
+        Request::Join(Join { group: String::new(), ..join("c") }),
+        Request::Sync(sync),
+        Request::Heartbeat(member),
+        Request::Leave { group: String::new(), members: Vec::new() },
+        Request::DeleteOffsets { group: String::new(), partitions: vec![("books".into(), 0)] },
+    ];
+    for request in requests {
+        let ticket = rig.ask(request.clone());
+        assert_eq!(rig.answer(ticket), request.refused(Refused::InvalidGroupId), "{request:?}");
+    }
+    assert_eq!(rig.offset("", false), Ok(Some(4)));
+}
+
 #[test]
 fn what_was_written_later_stands_even_if_decided_before() {
     let mut rig = Rig::new();
@@ -166,6 +228,19 @@ fn offsets_of_topics_that_are_read_cannot_be_deleted() {
     assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Err(Refused::GroupIdNotFound)));
     let ticket = rig.ask(Request::DeleteOffsets { group: String::new(), partitions: Vec::new() });
     assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Err(Refused::InvalidGroupId)));
+}
+
+#[test]
+fn what_a_generation_reads_is_known_before_its_partitions_are_given_out() {
+    let mut rig = Rig::new();
+    rig.commit(Commit { offsets: [books(3), vec![films(3)]].concat(), ..by(anonymous("g"), 0) }).unwrap();
+    let ticket = rig.ask(Request::Join(Join { requires_known_member_id: false, ..join("c") }));
+    rig.joined(ticket);
+    assert_eq!(rig.describe().listing.state, GroupState::CompletingRebalance);
+    let partitions = vec![("books".to_owned(), 0), ("films".to_owned(), 0)];
+    let ticket = rig.ask(Request::DeleteOffsets { group: "g".into(), partitions });
+    let results = vec![Err(Refused::GroupSubscribedToTopic), Ok(())];
+    assert_eq!(rig.answer(ticket), Answer::DeletedOffsets(Ok(results)));
 }
 
 #[test]

@@ -171,8 +171,11 @@ impl State {
         let expected = expected.filter(|_| self.producer.epoch != NO_EPOCH);
         match expected {
             Some(expected) if expected == self.producer => {}
-            // It asks a second time for what it did not hear of.
-            Some(expected) if expected.epoch == self.last_epoch => return Ok(Outcome::As(self.producer)),
+            // It asks a second time for what it did not hear of. What it had before is over by that.
+            Some(expected) if expected.epoch == self.last_epoch => {
+                let is_so = *self == Self { last_update_ms: self.last_update_ms, ..next.clone() };
+                return Ok(if is_so { Outcome::As(self.producer) } else { Outcome::Becomes(next) });
+            }
             Some(_) => return Err(TransactionRefused::ProducerFenced),
             None => {}
         }
@@ -191,9 +194,10 @@ impl State {
     /// The transaction aborts, in an epoch above that of whoever began it.
     pub(super) fn fenced(&self, now: Now) -> Self {
         let mut fenced = self.updated(now, TransactionStatus::PrepareAbort);
-        // The highest epoch of all is for just that.
+        // The highest epoch of all is for just that. Nobody is told of the new one but who had the one before and asks for the
+        // next: as in Kafka that is this one, unless somebody else has begun meanwhile.
         fenced.producer.epoch = self.producer.epoch.saturating_add(1);
-        fenced.last_epoch = NO_EPOCH;
+        fenced.last_epoch = self.producer.epoch;
         fenced
     }
 

@@ -276,6 +276,35 @@ fn a_newer_producer_fences_the_one_before_and_aborts_what_it_left() {
     assert_eq!(rig.add(producer(7, 2), 0), Err(TransactionRefused::InvalidProducerIdMapping));
 }
 
+/// Its next epoch is the one that its transaction was aborted in, which nobody else was told of.
+#[test]
+fn who_was_fenced_by_nobody_goes_on_in_the_next_epoch() {
+    for begun_again in [false, true] {
+        let mut rig = Rig::new();
+        let first = rig.begin(None).unwrap();
+        rig.add(first, 0).unwrap();
+        assert_eq!(rig.begin(None), Err(TransactionRefused::ConcurrentTransactions));
+        rig.mark();
+        assert_eq!(rig.status(), Some(Status::CompleteAbort));
+        if begun_again {
+            let second = rig.begin(None).unwrap();
+            assert_eq!(second.epoch, first.epoch + 2);
+            assert_eq!(rig.begin(Some(first)), Err(TransactionRefused::ProducerFenced));
+            continue;
+        }
+        let next = Producer { epoch: first.epoch + 1, ..first };
+        assert_eq!(rig.begin(Some(first)), Ok(next));
+        assert_eq!(rig.status(), Some(Status::Empty));
+        let written = rig.log.len();
+        assert_eq!(rig.begin(Some(first)), Ok(next), "it did not hear of it");
+        assert_eq!(rig.log.len(), written);
+        assert_eq!(rig.add(first, 0), Err(TransactionRefused::ProducerFenced));
+        assert_eq!(rig.add(next, 0), Ok(()));
+        let second = rig.begin(None);
+        assert_eq!(second, Err(TransactionRefused::ConcurrentTransactions));
+    }
+}
+
 #[test]
 fn a_producer_asks_for_its_next_epoch_as_often_as_it_likes() {
     let mut rig = Rig::new();

@@ -105,7 +105,11 @@ async fn what_is_set_of_brokers_while_they_run_counts_for_topics_too() {
     set(&cluster, None, "log.retention.ms", " 7 ").await;
     let books = ask(&cluster, TOPIC, "books", None, 4).await;
     assert_eq!(value(&books, "retention.ms"), ("7", 3));
-    let by = layers(&[("log.retention.ms", "7", 3), ("log.retention.hours", "3600000", 4)]);
+    let by = layers(&[
+        ("log.retention.ms", "7", 3),
+        ("log.retention.hours", "3600000", 4),
+        ("log.retention.hours", "168", 5),
+    ]);
     assert_eq!(sources(&books, "retention.ms"), by);
     set(&cluster, Some("1"), "log.retention.ms", "8").await;
     let books = ask(&cluster, TOPIC, "books", None, 4).await;
@@ -114,7 +118,7 @@ async fn what_is_set_of_brokers_while_they_run_counts_for_topics_too() {
     assert_eq!(value(&own, "log.retention.ms"), ("8", 2));
     assert_eq!(
         sources(&own, "log.retention.ms"),
-        layers(&[("log.retention.ms", "8", 2), ("log.retention.ms", "7", 3)])
+        layers(&[("log.retention.ms", "8", 2), ("log.retention.ms", "7", 3), ("log.retention.hours", "168", 5)])
     );
     assert_eq!(value(&own, "log.retention.hours"), ("1", 4));
     let of_all = ask(&cluster, BROKER, "", None, 4).await;
@@ -139,6 +143,7 @@ async fn what_is_set_of_brokers_while_they_run_counts_for_topics_too() {
     set(&cluster, None, "plugin.password", "xyzzy").await;
     let of_all = ask(&cluster, BROKER, "", None, 4).await;
     assert_eq!((of_all.configs[0].is_sensitive, &of_all.configs[0].value), (true, &None));
+    assert_eq!((of_all.configs[0].read_only, of_all.configs[0].config_type), (true, 0));
     assert_eq!(of_all.configs[0].synonyms[0].value, None);
 }
 
@@ -148,7 +153,13 @@ async fn keys_pick_what_is_told() {
     let some = ask(&cluster, TOPIC, "books", Some(&["min.insync.replicas", "xyzzy"]), 4).await;
     assert_eq!(some.configs.len(), 1);
     assert_eq!(value(&some, "min.insync.replicas"), ("1", 5));
-    assert!(ask(&cluster, TOPIC, "books", Some(&[]), 4).await.configs.is_empty());
+    assert!(ask(&cluster, TOPIC, "books", Some(&["xyzzy"]), 4).await.configs.is_empty());
+    // To ask for none is to ask for all.
+    for (kind, name) in [(TOPIC, "books"), (BROKER, "1"), (GROUP, "g")] {
+        let all = ask(&cluster, kind, name, None, 4).await;
+        assert!(all.configs.len() > 3);
+        assert_eq!(ask(&cluster, kind, name, Some(&[]), 4).await, all);
+    }
 }
 
 #[tokio::test]

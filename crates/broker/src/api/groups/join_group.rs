@@ -63,7 +63,9 @@ fn answer(joined: Result<Joined, (Refused, String)>, version: i16) -> JoinGroupR
             });
             let response = JoinGroupResponse::default()
                 .with_generation_id(joined.generation)
-                .with_protocol_name(Some(string(joined.protocol)))
+                .with_protocol_name(
+                    Some(string(joined.protocol)).filter(|name| version < NULL_PROTOCOL_SINCE || !name.is_empty()),
+                )
                 .with_leader(string(joined.leader))
                 .with_member_id(string(joined.member_id))
                 .with_members(members.collect());
@@ -113,6 +115,9 @@ mod tests {
             let response = answer(Ok(joined.clone()), version);
             assert_eq!((response.generation_id, response.members.len()), (3, 1));
             encodes(ApiKey::JoinGroup, &response, version);
+            let nameless = answer(Ok(Joined { protocol: String::new(), ..joined.clone() }), version);
+            assert_eq!((response.protocol_name.is_none(), nameless.protocol_name.is_none()), (false, version >= 7));
+            encodes(ApiKey::JoinGroup, &nameless, version);
             let response = answer(Err((Refused::MemberIdRequired, "m-1".into())), version);
             assert_eq!((response.error_code, response.generation_id, &*response.member_id), (79, -1, "m-1"));
             assert_eq!(response.protocol_name.is_none(), version >= 7);

@@ -15,8 +15,6 @@ use crate::transactions::{Mode, take_part_here};
 
 /// From this version on there are several transactions in a request.
 const BATCHES_SINCE: i16 = 4;
-/// From this version on a broker knows TRANSACTION_ABORTABLE.
-const ABORTABLE_SINCE: i16 = 5;
 const FENCED_SINCE: i16 = 2;
 
 pub(crate) async fn handle(context: &RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse {
@@ -72,7 +70,6 @@ async fn answer(
         let result = results.get(&of).copied().unwrap_or(Err(ErrorCode::OperationNotAttempted));
         match result {
             Ok(()) => ErrorCode::None,
-            Err(ErrorCode::TransactionAbortable) if context.version < ABORTABLE_SINCE => ErrorCode::InvalidTxnState,
             Err(code) => told_before(FENCED_SINCE, context.version, code),
         }
     };

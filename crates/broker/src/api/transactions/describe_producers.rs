@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use highwater_replication::Role;
+use highwater_storage::names::check_topic_name;
 use kafka_protocol::messages::describe_producers_response::{PartitionResponse, ProducerState, TopicResponse};
 use kafka_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse, ProducerId};
 
@@ -29,6 +30,7 @@ pub(crate) async fn handle(context: &RequestContext, request: DescribeProducersR
 }
 
 async fn producers(context: &RequestContext, topic: &str, index: i32) -> Result<Vec<ProducerState>, ErrorCode> {
+    check_topic_name(topic).map_err(|_| ErrorCode::InvalidTopicException)?;
     let hosted = context.broker.find(TopicName::Name(topic), index)?;
     let producers = hosted.ask(|partition, _| {
         if partition.status().role != Role::Leader {
