@@ -1,5 +1,6 @@
 //! Running a command: its output shown and counted, its time limited.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Workspace;
 use crate::tally::Tally;
+
+/// How much of what a failed command printed is shown once more at the end.
+const LAST_LINES: usize = 60;
 
 /// A command of a part, run in the workspace's root.
 #[derive(Debug)]
@@ -86,9 +90,14 @@ impl Run {
     pub(crate) fn run(mut self, tally: &mut Tally, deadline: Instant, counts: Counts) -> bool {
         tally.say(format_args!("\n$ {self}"));
         let mut own = Tally::default();
+        let mut last_lines = VecDeque::new();
         let outcome = execute(&mut self.command, deadline, |line| {
             tally.say(line);
             own.line(line);
+            last_lines.push_back(line.to_owned());
+            if last_lines.len() > LAST_LINES {
+                last_lines.pop_front();
+            }
         });
         let succeeded = matches!(outcome, Ok(status) if status.success());
         match outcome {
@@ -101,6 +110,9 @@ impl Run {
             Ok(_) => {}
         }
         let succeeded = succeeded && own.failed() == 0;
+        if !succeeded {
+            own.keep_last_lines(&self.name, last_lines);
+        }
         tally.merge(own);
         succeeded
     }
@@ -286,6 +298,14 @@ mod tests {
         assert!(!succeeded);
         assert_eq!((tally.passed(), tally.failed()), (0, 1));
         assert!(tally.failures()[0].contains("exit 3"), "{:?}", tally.failures());
+    }
+
+    #[test]
+    fn the_end_of_what_a_failed_command_printed_is_kept() {
+        let (_, tally) = shell("seq 200; exit 3", 10_000, Counts::Itself);
+        let kept = tally.last_lines();
+        assert_eq!((kept.len(), kept[1].as_str(), kept[LAST_LINES].as_str()), (LAST_LINES + 1, "141", "200"));
+        assert!(shell("seq 200", 10_000, Counts::Itself).1.last_lines().is_empty());
     }
 
     #[test]

@@ -245,6 +245,9 @@ fn test(workspace: &Workspace, parts: &[&Part]) -> bool {
         println!("{}", table_line(part, *took, tally));
     }
     println!("{:<12} {:>5.0} s of {:>4} s", "together", started.elapsed().as_secs_f64(), budget.as_secs());
+    for line in total.last_lines() {
+        println!("{line}");
+    }
     for failure in total.failures() {
         println!("failed: {failure}");
     }

@@ -21,9 +21,9 @@ use std::{fmt, fs};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::Workspace;
 use crate::command::{Counts, Run};
 use crate::tally::Tally;
+use crate::{Workspace, programs};
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mutant {
@@ -168,7 +168,7 @@ fn plant(
     }
     for suite in suites {
         // A name that no test has is noticed here: that run counts no line.
-        if !tests(workspace, &tree, suite, Stage::Run).run(tally, deadline, Counts::Lines) {
+        if !without_mistake(workspace, &tree, suite).run(tally, deadline, Counts::Lines) {
             return Ok(());
         }
     }
@@ -249,14 +249,24 @@ enum Stage {
     Run,
 }
 
+/// The tests where nothing is planted: in the tree itself, by what other parts have built there, if they have.
+fn without_mistake(workspace: &Workspace, tree: &Path, suite: &Suite) -> Run {
+    match suite {
+        Suite::Fuzz => tests(workspace, &workspace.root, suite, Stage::Run),
+        Suite::Test(NamedTest { package, target, test }) => programs::test_program(workspace, package, target)
+            .map_or_else(|| tests(workspace, tree, suite, Stage::Run), |run| run.word("--exact").word(test)),
+        Suite::Seeds(_) => tests(workspace, tree, suite, Stage::Run),
+    }
+}
+
 /// The crates that are not ours are those that other parts have built.
 fn tests(workspace: &Workspace, tree: &Path, suite: &Suite, stage: Stage) -> Run {
-    let cargo = Run::cargo(workspace).words("test --locked");
+    let cargo = Run::cargo(workspace).words("test --locked").words(programs::FEATURES);
     let run = match suite {
         Suite::Fuzz => cargo
-            .words("--no-default-features --lib --manifest-path")
+            .words("--lib --manifest-path")
             .word(tree.join("fuzz/Cargo.toml"))
-            .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain")),
+            .env("CARGO_TARGET_DIR", &workspace.target),
         Suite::Test(NamedTest { package, target, .. }) => {
             let run = cargo.word("--package").word(package).word("--manifest-path").word(tree.join("Cargo.toml"));
             let run = if target == "lib" { run.word("--lib") } else { run.word("--test").word(target) };
@@ -266,7 +276,11 @@ fn tests(workspace: &Workspace, tree: &Path, suite: &Suite, stage: Stage) -> Run
     };
     // Cargo names what it builds by the path within a workspace: a copy's crates would be taken for the ones they are copied
     // from, mistakes and all, were they not built in another way. A simulator is built for one run, soon rather than well.
-    let run = run.env("CARGO_INCREMENTAL", if matches!(suite, Suite::Seeds(_)) { "1" } else { "0" });
+    let run = match suite {
+        _ if tree == workspace.root => run,
+        Suite::Seeds(_) => run.env("CARGO_INCREMENTAL", "1"),
+        Suite::Fuzz | Suite::Test(_) => run.env("CARGO_INCREMENTAL", "0"),
+    };
     match (stage, suite) {
         (Stage::Build, Suite::Seeds(_)) => run,
         (Stage::Build, _) => run.word("--no-run"),

@@ -86,6 +86,7 @@ const TESTED: &[&str] = &[
     "highwater-broker",
     "highwater-testbed",
     "highwater-tests",
+    "highwater-benches",
     "xtask",
 ];
 
@@ -114,9 +115,8 @@ pub(crate) const PARTS: &[Part] = &[
     part("binary", 30, "the real binary: command line, signals, kill -9, hostile frames", binary)
         .needs(&["highwater-tests"])
         .on_the_binary(),
-    part("bench", 70, "every bench once", bench),
-    part("fuzz", 300, "fuzz targets: seeds, then 30 s of fuzzing each, two at a time", fuzz),
-    part("mutants", 130, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn),
+    part("bench", 20, "every bench once", bench).needs(&["highwater-benches"]),
+    part("fuzz", 300, "fuzz targets: seeds, then 20 s of fuzzing each, two at a time", fuzz),
     part("clients", 290, "clients of six languages and Kafka's Java tools on the real binary", clients)
         .beside()
         .needs(&["highwater-tests"])
@@ -132,6 +132,7 @@ pub(crate) const PARTS: &[Part] = &[
     )
     .beside()
     .needs(&["highwater-broker", "highwater-tests"]),
+    part("mutants", 130, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn).beside(),
     part(
         "cluster",
         215,
@@ -185,14 +186,14 @@ fn check_and_build_tests(workspace: &Workspace, tally: &mut Tally, deadline: Ins
         let format = Run::cargo(workspace).words("fmt --check --manifest-path").word(format!("{package}/Cargo.toml"));
         format.run(tally, deadline, Counts::Itself);
     }
-    let clippy = Run::cargo(workspace).words("clippy --locked --workspace --all-targets -- -D warnings");
-    clippy.run(tally, deadline, Counts::Itself);
+    let clippy = Run::cargo(workspace).words("clippy --locked --workspace --all-targets").words(programs::FEATURES);
+    clippy.words("-- -D warnings").run(tally, deadline, Counts::Itself);
     // Each crate alone and without its features, so that no other member lends it what it lacks.
     for package in ["highwater-storage", "highwater-replication", "highwater-groups"] {
         let alone = Run::cargo(workspace).words("clippy --locked --no-default-features --package").word(package);
         alone.words("-- -D warnings").run(tally, deadline, Counts::Itself);
     }
-    let documentation = Run::cargo(workspace).words("doc --locked --workspace --no-deps");
+    let documentation = Run::cargo(workspace).words("doc --locked --workspace --no-deps").words(programs::FEATURES);
     documentation.env("RUSTDOCFLAGS", "-D warnings").run(tally, deadline, Counts::Itself);
     programs::build(workspace, tally)?;
     programs::documentation(workspace, tally, deadline);
@@ -259,22 +260,18 @@ fn binary(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow
 }
 
 fn bench(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
-    Run::cargo(workspace).words("bench --locked --package highwater-benches --benches -- --test").run(
-        tally,
-        deadline,
-        Counts::Lines,
-    );
-    Ok(())
+    // Without optimisation: that each runs, not how fast.
+    programs::test(workspace, tally, deadline, "highwater-benches", &[], "--test", &[])
 }
 
 /// How long each fuzz target runs. Longer runs are for `cargo fuzz run`: see `fuzz/README.md`.
-const FUZZ_SECONDS: u32 = 30;
+const FUZZ_SECONDS: u32 = 20;
 
 fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::Result<()> {
     // The seeds first, as plain tests: they need neither cargo-fuzz nor a C++ compiler.
     Run::cargo(workspace)
         .words("test --locked --manifest-path fuzz/Cargo.toml --no-default-features --lib")
-        .env("CARGO_TARGET_DIR", workspace.target.join("fuzz-plain"))
+        .env("CARGO_TARGET_DIR", &workspace.target)
         .run(tally, deadline, Counts::Lines);
     let cargo_fuzz = install::cargo_fuzz(workspace)?;
     // Without a sanitizer cargo-fuzz works on the pinned stable toolchain; the targets hold no unsafe code that one would
@@ -286,13 +283,15 @@ fn fuzz(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> anyhow::
     if !fuzzer("build").run(tally, deadline, Counts::Nothing) {
         return Ok(());
     }
+    // Another one with each commit; and who has the commit can have the same inputs made again.
+    let seed = mutants::tree_seed(workspace)?.max(1);
     let mut runs = Vec::new();
     for target in rust_files(workspace, "fuzz/fuzz_targets")? {
         let corpus = workspace.target.join("fuzz-corpus").join(&target);
         fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
         let run = fuzzer("run").word(&target).word(&corpus).word(format!("fuzz/seeds/{target}")).word("--");
-        let run = run.word(format!("-max_total_time={FUZZ_SECONDS}"));
-        runs.push(run.words("-timeout=20 -rss_limit_mb=2048 -verbosity=0"));
+        let run = run.word(format!("-max_total_time={FUZZ_SECONDS}")).word(format!("-seed={seed}"));
+        runs.push(run.env("RUST_BACKTRACE", "0").words("-timeout=20 -rss_limit_mb=2048 -verbosity=0"));
     }
     Run::run_together(runs, tally, deadline, Counts::Itself);
     Ok(())

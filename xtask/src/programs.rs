@@ -16,6 +16,9 @@ use crate::tally::Tally;
 /// When a build is taken for stuck, whichever part it is the first of.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(20 * 60);
 
+/// With which features. The allocator of the `highwater` binary takes minutes to compile, and nothing here has a use for it.
+pub(crate) const FEATURES: &str = "--no-default-features";
+
 /// Something that cargo built and that can be run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Program {
@@ -29,6 +32,12 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// Runs it as cargo would.
+    fn run(&self, workspace: &Workspace) -> Run {
+        let run = Run::new(workspace, &self.executable).called(&format!("{} {}", self.package, self.target));
+        run.within(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory)
+    }
+
     /// What a line of cargo's `--message-format=json` tells of one.
     fn read(line: &str) -> Option<Self> {
         let message: Value = serde_json::from_str(line).ok()?;
@@ -58,7 +67,7 @@ pub(crate) fn build<'a>(workspace: &'a Workspace, tally: &mut Tally) -> anyhow::
         let mut programs = Vec::new();
         // An example with tests of its own is built by the first as tests only.
         for what in ["test --locked --no-run", "build --locked --examples"] {
-            let run = with_packages(workspace, Run::cargo(workspace).words(what));
+            let run = with_packages(workspace, Run::cargo(workspace).words(what).words(FEATURES));
             let run = run.words("--message-format=json-render-diagnostics");
             let built = run.sifted(tally, Instant::now() + BUILD_LIMIT, |line| {
                 programs.extend(Program::read(line));
@@ -76,7 +85,7 @@ pub(crate) fn build<'a>(workspace: &'a Workspace, tally: &mut Tally) -> anyhow::
 
 /// The documentation's examples of the same packages.
 pub(crate) fn documentation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) {
-    let run = with_packages(workspace, Run::cargo(workspace).words("test --locked --doc"));
+    let run = with_packages(workspace, Run::cargo(workspace).words("test --locked --doc").words(FEATURES));
     run.run(tally, deadline, Counts::Lines);
 }
 
@@ -100,8 +109,7 @@ pub(crate) fn test(
     let before = tally.passed() + tally.failed();
     let chosen = build(workspace, tally)?.iter().filter(|program| program.is_test && program.package == package);
     for program in chosen.filter(|program| targets.is_empty() || targets.contains(&program.target.as_str())) {
-        let run = Run::new(workspace, &program.executable).called(&format!("{package} {}", program.target));
-        let run = run.within(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory).words(arguments);
+        let run = program.run(workspace).words(arguments);
         let run = environment.iter().fold(run, |run, &(key, value)| run.env(key, value));
         run.run(tally, deadline, Counts::Nothing);
     }
@@ -109,6 +117,13 @@ pub(crate) fn test(
         tally.fail(format!("{package} {}: ran no check", targets.join(" ")));
     }
     Ok(())
+}
+
+/// Tests that were built already.
+pub(crate) fn test_program(workspace: &Workspace, package: &str, target: &str) -> Option<Run> {
+    let mut built = workspace.programs.get()?.as_deref().ok()?.iter();
+    let found = built.find(|program| program.is_test && program.package == package && program.target == target);
+    found.map(|program| program.run(workspace))
 }
 
 /// Where an example or a binary is.

@@ -7,6 +7,7 @@ pub(crate) struct Tally {
     failed: u64,
     failures: Vec<String>,
     kept: Option<String>,
+    last_lines: Vec<String>,
 }
 
 impl Tally {
@@ -42,6 +43,18 @@ impl Tally {
         self.failures.push(what);
     }
 
+    /// Keeps the last lines that a failed command printed, for the end of the run: a log of which only the end is left should
+    /// still say why.
+    pub(crate) fn keep_last_lines(&mut self, command: &str, lines: impl IntoIterator<Item = String>) {
+        self.last_lines.push(format!("---- the last lines of {command} ----"));
+        self.last_lines.extend(lines);
+    }
+
+    /// What failed commands printed last.
+    pub(crate) fn last_lines(&self) -> &[String] {
+        &self.last_lines
+    }
+
     /// Adds what one command of the part counted, and says what it kept.
     pub(crate) fn merge(&mut self, other: Self) {
         if let Some(kept) = other.kept.as_deref().filter(|kept| !kept.is_empty()) {
@@ -50,6 +63,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.failures.extend(other.failures);
+        self.last_lines.extend(other.last_lines);
     }
 
     /// Adds what a part counted, its failures under the part's name.
@@ -57,6 +71,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.failures.extend(other.failures.into_iter().map(|failure| format!("{part}: {failure}")));
+        self.last_lines.extend(other.last_lines);
     }
 
     /// Counts one line of a runner's output, if it says anything.

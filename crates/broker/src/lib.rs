@@ -1,7 +1,7 @@
 //! A broker that speaks the Kafka protocol over replicated partitions.
 //!
-//! The `highwater` binary is a thin shell around this crate, which programs may embed too: a real broker on a free port,
-//! in their own process, for their own tests.
+//! The `highwater` binary is [`command_line`] with an allocator. Programs may embed a broker too: a real one on a free
+//! port, in their own process, for their own tests.
 //!
 //! ```
 //! use highwater_broker::Broker;
@@ -32,13 +32,16 @@ pub mod cluster;
 pub mod config;
 
 mod broker;
+mod cli;
 mod clock;
 mod cluster_of;
 mod coordinators;
 mod damage;
 mod deadlines;
+mod demo;
 #[cfg(test)]
 mod draws;
+mod driver;
 mod fetch_sessions;
 mod fetcher;
 mod fetches;
@@ -62,6 +65,7 @@ mod transactions;
 mod wire;
 
 pub use broker::{Broker, Ready, StartError};
+pub use cli::command_line;
 pub use cluster_of::{Cluster, ClusterOptions, Configure};
 pub use history::HistoryCounts;
 pub use partitions::ShutdownError;

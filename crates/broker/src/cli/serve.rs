@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use highwater_broker::Broker;
-use highwater_broker::config::{BrokerConfig, Settings};
 use highwater_storage::fs::raise_descriptor_limit;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::LogFormat;
+use crate::Broker;
+use crate::config::{BrokerConfig, Settings};
 
 /// Run a broker.
 #[derive(Debug, Args)]

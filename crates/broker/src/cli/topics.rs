@@ -8,14 +8,15 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::Args;
-use highwater_broker::api::{ErrorCode, HISTORY_TAG};
-use highwater_broker::client::Connection;
 use highwater_storage::TimestampMs;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{MetadataResponsePartition, MetadataResponseTopic};
 use kafka_protocol::messages::{BrokerId, ListOffsetsRequest, MetadataRequest, MetadataResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
+
+use crate::api::{ErrorCode, HISTORY_TAG};
+use crate::client::Connection;
 
 /// Show leader, epoch, replicas, who of them is in sync (ISR) and who is not (OSR), log start, high watermark and log end of
 /// each partition, and below them the settings that topics have of their own.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use highwater_broker::{Cluster, ClusterOptions};
 use highwater_replication::{BrokerId, Role, Status};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -20,6 +19,7 @@ use super::{CLIENT_ID, DemoArguments, REQUEST_TIMEOUT};
 use crate::driver::random::Random;
 use crate::driver::replicas::compare_logs;
 use crate::driver::{Contact, Topic};
+use crate::{Cluster, ClusterOptions};
 
 const REPLICAS: i16 = 3;
 const TOPIC: Topic = Topic { name: "demo", partitions: 1, replicas: REPLICAS, min_insync_replicas: 2 };

@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use highwater_broker::api::ErrorCode;
-use highwater_broker::client::{ClientError, Connection};
 use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
@@ -18,6 +16,9 @@ use kafka_protocol::messages::{
     BrokerId, CreateTopicsRequest, FetchRequest, InitProducerIdRequest, MetadataRequest, MetadataResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
+
+use crate::api::ErrorCode;
+use crate::client::{ClientError, Connection};
 
 /// Produce and Fetch name topics by id from version 13 on; these clients know their topic by name.
 const VERSION_WITH_NAMES: i16 = 12;

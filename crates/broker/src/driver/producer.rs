@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use bytes::Bytes;
-use highwater_broker::api::ErrorCode;
-use highwater_broker::client::{ClientError, Connection};
 use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse};
 
 use super::{Contact, VERSION_WITH_NAMES, code, name};
+use crate::api::ErrorCode;
+use crate::client::{ClientError, Connection};
 
 /// As many as a broker remembers per producer, so that each of them can be recognised when it is sent again.
 pub(crate) const BATCHES_IN_FLIGHT: usize = 5;

@@ -527,7 +527,7 @@ fn readers_go_on_over_each_step_with_no_file_kept_open() {
     while log.housekeeping().step(TimestampMs(T0), &limits).unwrap().is_some() {
         assert_eq!(latest(&log), expected);
         for from in 0..60 {
-            let fetched = log.read(Offset(from), highwater_storage::ReadLimit::bytes(1 << 16)).unwrap();
+            let fetched = log.read(Offset(from), ReadLimit::bytes(1 << 16)).unwrap();
             assert!(fetched.next > Offset(from), "{from}");
         }
         steps += 1;

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
-use highwater_broker::api::ErrorCode;
-use highwater_broker::client::Connection;
 use highwater_checker::{Client, Event, Payload};
 use highwater_storage::batches;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::api::ErrorCode;
+use crate::client::Connection;
 use crate::driver::producer::{BATCHES_IN_FLIGHT, Outcome, Producer};
 use crate::driver::random::Random;
 use crate::driver::{Contact, FetchError, Topic, fetch};

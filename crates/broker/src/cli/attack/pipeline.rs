@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use highwater_broker::api::ErrorCode;
-use highwater_broker::client::Connection;
 use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs, TransactionMarker, batches};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::offset_fetch_request::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
@@ -25,6 +23,8 @@ use kafka_protocol::protocol::StrBytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::api::ErrorCode;
+use crate::client::Connection;
 use crate::driver::random::Random;
 use crate::driver::{Contact, Topic, fetch, name};
 

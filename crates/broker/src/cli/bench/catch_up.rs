@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use highwater_broker::client::Connection;
-use highwater_broker::config::BrokerConfig;
-use highwater_broker::{Cluster, ClusterOptions};
 use highwater_replication::BrokerId;
 use kafka_protocol::messages;
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
+use producer::Producer;
 use serde_json::json;
 
 use super::{Format, amount, batch_of, configuration, in_directory, median, said, watch_for_interrupt};
+use crate::client::Connection;
+use crate::config::BrokerConfig;
 use crate::driver::{create_topic, name};
-use producer::Producer;
+use crate::{Cluster, ClusterOptions};
 
 const TOPIC: &str = "catch-up";
 

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use highwater_broker::client::Connection;
-use highwater_broker::{Cluster, ClusterOptions};
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use member::{Load, Phase};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::{Format, configuration, in_directory, processor_seconds_of, said, watch_for_interrupt};
+use crate::client::Connection;
 use crate::driver::{create_topic, name};
-use member::{Load, Phase};
+use crate::{Cluster, ClusterOptions};
 
 const TOPIC: &str = "bench-groups";
 

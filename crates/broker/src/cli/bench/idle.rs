@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use highwater_broker::client::Connection;
-use highwater_broker::{Cluster, ClusterOptions};
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::{DeleteTopicsRequest, MetadataResponse};
 use serde_json::json;
 
 use super::{Format, configuration, in_directory, processor_seconds_of, said, watch_for_interrupt};
+use crate::client::Connection;
 use crate::driver::{Contact, create_topic, name};
+use crate::{Cluster, ClusterOptions};
 
 const TOPIC: &str = "idle";
 

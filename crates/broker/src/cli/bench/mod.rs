@@ -17,10 +17,10 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use bytes::Bytes;
 use clap::{Args, Subcommand, ValueEnum};
-use highwater_broker::config::{BrokerConfig, Settings};
 use highwater_storage::{BatchBuilder, Codec, Record, TimestampMs};
 use tempfile::TempDir;
 
+use crate::config::{BrokerConfig, Settings};
 use crate::driver::random::Random;
 
 /// Ticks of the kernel's clock in `/proc`: the same on every Linux that this builds for.

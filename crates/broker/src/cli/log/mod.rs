@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
         Err(error) if output::is_closed(&error) => Ok(ExitCode::SUCCESS),
         // Where 1 says that something is wrong with the files, it cannot say that they could not be looked at.
         Err(error) if is_usage(&error) || matches!(arguments.command, LogCommand::Verify(_) | LogCommand::Diff(_)) => {
-            eprintln!("highwater: {}", crate::in_one_line(&error));
+            eprintln!("highwater: {}", super::in_one_line(&error));
             Ok(ExitCode::from(2))
         }
         done => done,
@@ -117,7 +117,7 @@ fn file_system() -> Arc<dyn Fs> {
 
 /// What a path on the command line is. Links are followed here: the storage crate opens none.
 fn target(fs: &dyn Fs, path: &Path) -> anyhow::Result<Target> {
-    let path = resolved(path).map_err(|error| usage(crate::in_one_line(&error)))?;
+    let path = resolved(path).map_err(|error| usage(super::in_one_line(&error)))?;
     Target::of(fs, &path).map_err(usage)
 }
 

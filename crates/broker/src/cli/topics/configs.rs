@@ -2,14 +2,14 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
-use highwater_broker::api::ErrorCode;
-use highwater_broker::client::Connection;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest};
 use kafka_protocol::protocol::StrBytes;
 
 use super::{aligned, describe_code};
+use crate::api::ErrorCode;
+use crate::client::Connection;
 
 /// Kafka's numbers: of topics among the resources that have settings, of where a setting comes from, and of changes.
 const TOPIC: i8 = 2;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use highwater_broker::api::ErrorCode;
-use highwater_broker::client::Connection;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
 
 use super::{LOOK_EVERY, REQUEST_TIMEOUT};
+use crate::api::ErrorCode;
+use crate::client::Connection;
 
 /// Produce names topics by id from version 13 on.
 const VERSION_WITH_NAMES: i16 = 12;

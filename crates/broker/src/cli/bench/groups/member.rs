@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
-use highwater_broker::client::{Connection, SerialConnection};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::offset_commit_request::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
@@ -20,6 +19,7 @@ use kafka_protocol::protocol::StrBytes;
 use tokio::sync::watch;
 
 use super::{GroupsArguments, REQUEST_TIMEOUT, TOPIC};
+use crate::client::{Connection, SerialConnection};
 use crate::driver::name;
 
 const SESSION_MS: i32 = 60_000;
