@@ -41,6 +41,10 @@ pub(crate) struct Generator<'a> {
     group: String,
     resource: i64,
     session: Option<(i32, i32)>,
+    /// Whether an answer has no room for all that is asked for.
+    is_small: bool,
+    /// Whether a request to produce is about one partition only.
+    is_alone: bool,
     member: bool,
     has_assignments: bool,
     listed: Vec<String>,
@@ -50,6 +54,8 @@ pub(crate) struct Generator<'a> {
     /// Of which kind, or called how, what comes next is about.
     name: String,
     match_type: i64,
+    /// Whether credentials are deleted.
+    deletes: bool,
     /// The setting whose value is next, and which have been named.
     setting: usize,
     settings_listed: Vec<String>,
@@ -87,6 +93,8 @@ impl<'a> Generator<'a> {
             group,
             resource: 0,
             session: None,
+            is_small: false,
+            is_alone: false,
             member: false,
             has_assignments: false,
             listed: Vec::new(),
@@ -95,6 +103,7 @@ impl<'a> Generator<'a> {
             topics: 0,
             name: String::new(),
             match_type: 0,
+            deletes: false,
             setting: 0,
             settings_listed: Vec::new(),
             transactional: String::new(),
@@ -182,8 +191,10 @@ impl<'a> Generator<'a> {
                 0 => bytes[17] ^= 1,
                 1 => bytes[26] ^= 1,
                 2 => bytes[60] ^= 1,
-                3 => bytes[16] = *self.random.choose(&[0, 1, 3, 0x7f]),
-                4 => bytes[22] |= 7,
+                // By one that no format has Kafka refuses whatever else is in the request.
+                3 => bytes[16] = *self.random.choose(if self.is_alone { &[0, 1, 3, 0x7f] } else { &[0, 1] }),
+                // By an older request that has one all of the request fails within Kafka.
+                4 if self.version >= 7 => bytes[22] |= 7,
                 5 => bytes.truncate(self.random.below(bytes.len())),
                 _ => bytes.clear(),
             }
@@ -191,8 +202,25 @@ impl<'a> Generator<'a> {
         bytes
     }
 
+    /// What is said of an offset. By one that is refused as the first of its group Kafka makes the group, of which it tells to
+    /// those who change something, and not to those who read.
+    fn metadata(&mut self) -> String {
+        let long = "x".repeat(5000);
+        let odd = [long.as_str()];
+        let has_members = self.world.member(&self.group).is_some();
+        self.pick(&["", "some words"], if has_members { &odd } else { &[] }).to_owned()
+    }
+
     fn group(&mut self) -> String {
-        self.group = self.pick(GROUPS, ODD_GROUPS).to_owned();
+        let group = self.pick(GROUPS, ODD_GROUPS);
+        // Of one that is asked for twice Kafka tells twice, and we once.
+        self.group = match self.api {
+            "OffsetFetch" => {
+                self.listed.clear();
+                unlisted_of(&mut self.random, &mut self.settings_listed, group, GROUPS)
+            }
+            _ => group.to_owned(),
+        };
         // Where the generation comes before the member, it is the member's.
         let may_be_nobody = matches!(self.api, "OffsetCommit" | "OffsetFetch" | "TxnOffsetCommit");
         self.member = !(self.odd() || may_be_nobody && self.random.once_in(2));
@@ -214,12 +242,17 @@ impl Values for Generator<'_> {
         match (self.api, &*field.name) {
             ("Fetch", "MaxWaitMs") => self.pick(&[0, 1, 20], &[]),
             ("Fetch", "MinBytes") => self.pick(&[0, 1], &[-1, 1_000_000]),
-            ("Fetch", "MaxBytes") => self.pick(&[1 << 20, 1 << 20, 200, 1], &[0, MAX]),
+            ("Fetch", "MaxBytes") => {
+                let max = self.pick(&[1 << 20, 1 << 20, 200, 1], &[0, MAX]);
+                self.is_small = max < 1 << 20;
+                max
+            }
             ("Fetch", "PartitionMaxBytes") => self.pick(&[1 << 20, 1 << 20, 150], &[0, 1, MAX]),
             ("Fetch", "SessionId") => {
                 let pick = self.random.below(3);
                 let mode = self.random.below(4);
-                self.session = self.world.session(pick);
+                // Who comes first in a session whose answers are small is each broker's own affair.
+                self.session = self.world.session(pick).filter(|_| !self.is_small);
                 match (mode, self.session) {
                     (0, Some((id, _))) => i64::from(id),
                     (1, _) if self.is_odd => {
@@ -237,6 +270,7 @@ impl Values for Generator<'_> {
                     let next = i64::from(next);
                     self.pick(&[next], &[next + 1, 0, -1])
                 }
+                None if self.is_small => -1,
                 None => self.pick(&[-1, -1, 0], &[1, 7]),
             },
             ("Fetch", "FetchOffset") => self.pick(&[0, 0, 1, 3], &[-1, 1000, i64::MAX]),
@@ -250,10 +284,13 @@ impl Values for Generator<'_> {
             }
             (_, "CurrentLeaderEpoch") => self.pick(&[-1, -1, 0], &[1, 5, -2]),
             ("OffsetForLeaderEpoch", "LeaderEpoch") => self.pick(&[0], &[-1, 1, 5, MAX]),
-            ("Produce", "Acks") => self.pick(&[-1, 1], &[2, -2]),
+            // By a batch that is refused for its acks a partition takes part in a transaction in Kafka, and not here.
+            ("Produce", "Acks") => self.pick(&[-1, 1], if self.is_transactional { &[] } else { &[2, -2] }),
             (_, "TimeoutMs") => self.pick(&[5_000], &[]),
             (_, "Partition" | "Index" | "PartitionIndex" | "PartitionIndexes" | "Partitions") => {
-                let mut number = self.pick(&[0, 0, 0, 1], &[2, 7, -1, MAX]);
+                // From the greatest number of all Kafka goes on at the least.
+                let odd: &[i64] = if self.api == "DescribeTopicPartitions" { &[2, 7, -1] } else { &[2, 7, -1, MAX] };
+                let mut number = self.pick(&[0, 0, 0, 1], odd);
                 while self.partitions.contains(&number) {
                     number = if number == MAX { 0 } else { number + 1 };
                 }
@@ -353,8 +390,7 @@ impl Values for Generator<'_> {
                 if nullable && self.random.once_in(4) {
                     return None;
                 }
-                let long = "x".repeat(5000);
-                self.pick(&["", "some words"], &[&long]).to_owned()
+                self.metadata()
             }
             _ => match field.value.as_deref() {
                 Some("null") => return None,
@@ -426,11 +462,23 @@ impl Values for Generator<'_> {
             }
             ("CreatePartitions", "Assignments") if !self.odd() => return None,
             ("CreateTopics" | "CreatePartitions" | "DeleteTopics", "Topics") => self.resource = 0,
-            ("Produce", "Topics") => return Some(self.pick(&[1], &[0, 2])),
-            ("Produce", _) => return Some(self.pick(&[1], &[2])),
+            ("Produce", "Topics") => {
+                let topics = self.pick(&[1], &[0, 2]);
+                self.is_alone = topics == 1;
+                return Some(topics);
+            }
+            ("Produce", _) => {
+                let partitions = self.pick(&[1], &[2]);
+                self.is_alone &= partitions == 1;
+                return Some(partitions);
+            }
             ("Fetch", "Topics") => {
-                self.topics = self.pick(&[1, 2, 3], &[]);
+                self.topics = if self.is_small { 1 } else { self.pick(&[1, 2, 3], &[]) };
                 return Some(self.topics);
+            }
+            ("Fetch", "Partitions") if self.is_small => {
+                // Kafka counts the part of a batch that an answer may end in; how much is left for the next differs by that.
+                return Some(1);
             }
             ("Fetch", "Forgotten") => return Some(self.pick(&[0], if self.session.is_some() { &[1] } else { &[] })),
             // Of two protocols with one name Kafka never answers.

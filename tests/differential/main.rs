@@ -145,6 +145,12 @@ struct Count {
     different: usize,
 }
 
+/// API, path, ours, theirs.
+type Difference = (String, String, String, String);
+
+/// How often a difference was met, and the first request that shows it with its number.
+type Shown = (usize, i32, String);
+
 struct Run {
     ours: Peer,
     theirs: Peer,
@@ -152,8 +158,7 @@ struct Run {
     allowed: AllAllowed,
     correlation_id: i32,
     counts: BTreeMap<String, Count>,
-    /// API, path, ours, theirs → how often, and one request that shows it.
-    found: BTreeMap<(String, String, String, String), (usize, String)>,
+    found: BTreeMap<Difference, Shown>,
     explain: bool,
 }
 
@@ -225,7 +230,7 @@ impl Run {
             thread::sleep(READ_AGAIN);
         };
         if self.explain {
-            println!("{} {version}: {request}", api.name);
+            println!("{correlation_id} {} {version}: {request}", api.name);
         }
         let count = self.counts.entry(api.name.clone()).or_default();
         count.requests += 1;
@@ -262,12 +267,17 @@ impl Run {
             }
             count.different += 1;
             let key = (api.name.clone(), path, ours, theirs);
-            let shown = self.found.entry(key).or_insert_with(|| (0, format!("version {version}: {request}")));
+            let shown =
+                self.found.entry(key).or_insert_with(|| (0, correlation_id, format!("version {version}: {request}")));
             shown.0 += 1;
         }
         match &*api.name {
             "CreateTopics" | "CreatePartitions" | "DeleteTopics" => story::settle(self),
             "InitProducerId" | "EndTxn" => story::settle_transactions(self),
+            "JoinGroup" | "LeaveGroup" => {
+                let request = Tree::read(&request)?;
+                story::settle_group(self, request.leaf("group_id").unwrap_or_default())
+            }
             // What a leader does by them it does a moment later.
             "AlterConfigs" | "IncrementalAlterConfigs" => {
                 thread::sleep(READ_AGAIN);
@@ -299,12 +309,15 @@ impl Run {
     /// Notes that the brokers do not hold the same topics after one request.
     fn tell_topics(&mut self, ours: &BTreeMap<String, usize>, theirs: &BTreeMap<String, usize>) {
         let key = ("topics".to_owned(), String::new(), format!("{ours:?}"), format!("{theirs:?}"));
-        self.found.entry(key).or_insert_with(|| (1, "after the request before".to_owned()));
+        self.found.entry(key).or_insert_with(|| (1, self.correlation_id, "after this request".to_owned()));
     }
 
     fn report(&self, requests: usize) -> anyhow::Result<()> {
-        for ((api, path, ours, theirs), (times, request)) in &self.found {
-            println!("{api}\t{path}\t{ours}\t{theirs}\t{times} times, first by {request}");
+        // The first ones first: what comes later may come of them.
+        let mut found: Vec<_> = self.found.iter().collect();
+        found.sort_by_key(|(_, (_, number, _))| *number);
+        for ((api, path, ours, theirs), (times, number, request)) in found {
+            println!("{api}\t{path}\t{ours}\t{theirs}\t{times} times, first by number {number}, {request}");
         }
         if requests >= 5000 {
             self.allowed.unused().for_each(|line| println!("allowed for nothing: {line}"));

@@ -30,8 +30,9 @@ const KEYS: &[&str] = &[
     "topic_name",
 ];
 
-/// Arrays whose elements are told apart in a path: what one of them may, the others may not.
-const NAMED: &[&str] = &["api_keys", "configs", "finalized_features", "supported_features"];
+/// Arrays whose elements are told apart in a path: what one of them may, the others may not. By their names, or by their paths.
+const NAMED: &[&str] = &["api_keys", "config_resources", "configs", "finalized_features", "supported_features"];
+const NAMED_THERE: &[&str] = &["results[].topics"];
 
 /// A value in a message.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,7 +129,11 @@ impl Tree {
         match self {
             Self::Leaf(text) => vec![text.clone()],
             _ => {
-                let own = KEYS.iter().filter_map(|name| self.leaf(name).map(str::to_owned));
+                // What has a name is called by it: its id may be one that only one side has drawn.
+                let has_name =
+                    ["name", "topic"].iter().any(|name| !matches!(self.leaf(name), None | Some("" | "null")));
+                let keys = KEYS.iter().filter(|name| **name != "topic_id" || !has_name);
+                let own = keys.filter_map(|name| self.leaf(name).map(str::to_owned));
                 own.chain(self.list("entity").iter().flat_map(Self::about)).collect()
             }
         }
@@ -177,7 +182,7 @@ impl Tree {
 
 /// Whether the elements of the array at a path are told apart in paths.
 fn is_named(path: &str) -> bool {
-    NAMED.contains(&path.rsplit('.').next().unwrap_or(path))
+    NAMED.contains(&path.rsplit('.').next().unwrap_or(path)) || NAMED_THERE.contains(&path)
 }
 
 /// Structures by what they are about, if no two of them are about the same.
@@ -363,6 +368,12 @@ mod tests {
                 told("topics[]", "1 elements", "0 elements"),
             ]
         );
+        // Their names count, and their ids where they have none.
+        let made = |name: &str, id: u8| read(&format!("A {{ topics: [T {{ name: {name}, topic_id: {id} }}] }}"));
+        let id = told("topics[].topic_id", "1", "2");
+        assert_eq!(made("\"t\"", 1).differences(&made("\"t\"", 2)), vec![id]);
+        let both = vec![told("topics[]", "there", "absent"), told("topics[]", "absent", "there")];
+        assert_eq!(made("null", 1).differences(&made("null", 2)), both);
         let twice = read("A { topics: [T { name: \"t\", code: 1 }, T { name: \"t\", code: 2 }] }");
         let once = read("A { topics: [T { name: \"t\", code: 1 }] }");
         assert_eq!(twice.differences(&once), vec![told("topics[]", "2 elements", "1 elements")]);

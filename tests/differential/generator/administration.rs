@@ -117,8 +117,9 @@ impl Generator<'_> {
             }
             ("AlterClientQuotas", "Value") => {
                 // Nobody is to be slowed down here.
-                let value = *self.random.choose(&[1e9, 1e12]);
-                let odd = [0.0, -1.0, 1e9 + 0.5, f64::NAN];
+                let value: f64 = *self.random.choose(&[1e9, 1e12]);
+                // Not what is no number, which Kafka keeps for a quota.
+                let odd = [0.0, -1.0, 1e9 + 0.5];
                 let value = if self.odd() { *self.random.choose(&odd) } else { value };
                 i64::from_be_bytes(value.to_be_bytes())
             }
@@ -231,15 +232,25 @@ impl Generator<'_> {
                 self.pick(&[1, 1, 2], &[0])
             }
             ("DescribeConfigs", "ConfigurationKeys") if self.random.once_in(2) => return Some(None),
-            ("DescribeConfigs", "ConfigurationKeys") => self.pick(&[1, 2, 3], &[]),
+            ("DescribeConfigs", "ConfigurationKeys") => self.pick(&[1, 2, 3], &[0]),
             ("DescribeClientQuotas", "Components") => self.pick(&[0, 1, 1, 2], &[]),
             ("AlterClientQuotas", "Entity") => {
                 self.settings_listed.clear();
                 self.pick(&[1, 1, 2], &[0])
             }
             ("AlterClientQuotas", "Entries" | "Ops") => self.pick(&[1], &[0]),
-            ("AlterUserScramCredentials", "Deletions") => self.pick(&[0, 0, 1], &[]),
-            ("AlterUserScramCredentials", "Upsertions") => self.pick(&[0, 1, 1], &[]),
+            ("AlterUserScramCredentials", "Deletions") => {
+                self.deletes = self.random.once_in(3);
+                usize::from(self.deletes)
+            }
+            // One that was added beside the deletion of the last one of its mechanism, Kafka 4.1 does not have after it.
+            ("AlterUserScramCredentials", "Upsertions") => {
+                if self.deletes {
+                    0
+                } else {
+                    self.pick(&[0, 1, 1], &[])
+                }
+            }
             ("DescribeQuorum", _) => 1,
             ("UpdateFeatures", _) => self.pick(&[1, 1, 2], &[0]),
             ("AlterReplicaLogDirs", "Dirs") => 1,

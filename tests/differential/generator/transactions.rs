@@ -95,10 +95,7 @@ impl Generator<'_> {
                 self.pick(&["tx-.*", "tx-a", "", "none"], &["[", "tx-(a|b)"]).to_owned()
             }
             ("TxnOffsetCommit", "CommittedMetadata") if nullable && self.random.once_in(2) => return Some(None),
-            ("TxnOffsetCommit", "CommittedMetadata") => {
-                let long = "x".repeat(5000);
-                self.pick(&["", "some words"], &[&long]).to_owned()
-            }
+            ("TxnOffsetCommit", "CommittedMetadata") => self.metadata(),
             _ => return None,
         };
         Some(Some(text))
