@@ -245,7 +245,8 @@ pub(crate) fn cargo_fuzz(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     if let Some(program) = on_path("cargo-fuzz") {
         return Ok(program);
     }
-    let install = Run::cargo(workspace).words("install --quiet --locked cargo-fuzz --version").word(CARGO_FUZZ);
+    // It only starts others: how well it is optimised is no matter, and how long that takes is.
+    let install = Run::cargo(workspace).words("install --quiet --debug --locked cargo-fuzz --version").word(CARGO_FUZZ);
     prepare(install.word("--root").word(&tools)).context("cannot install cargo-fuzz from crates.io")?;
     Ok(program)
 }

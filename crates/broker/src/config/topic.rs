@@ -195,6 +195,12 @@ impl TopicConfig {
             Some((_, ConfigType::Int | ConfigType::Long, ..)) => {
                 super::parse::number::<i64>(value, i64::MIN, i64::MAX).err()
             }
+            Some((_, ConfigType::List, ..)) if name.ends_with(".throttled.replicas") && !are_replicas(value) => {
+                Some(format!(
+                    "{name} must be the literal '*' or a list of replicas in the following format: \
+                     [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+                ))
+            }
             Some(_) => None,
             None if TopicKey::named(name).is_some() => None,
             None => {
@@ -205,6 +211,15 @@ impl TopicConfig {
         let refused = |problem| InvalidTopicConfig::Value { name: name.to_owned(), value: value.to_owned(), problem };
         problem.map_or(Ok(()), |problem| Err(refused(problem)))
     }
+}
+
+/// Whether this is a list of replicas, each PARTITION:BROKER, or all (Kafka's `ThrottledReplicaListValidator`).
+fn are_replicas(value: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_replica = |text: &str| {
+        text.is_empty() || text.split_once(':').is_some_and(|(left, right)| is_number(left) && is_number(right))
+    };
+    value.trim() == "*" || value.split(',').all(|replica| is_replica(replica.trim()))
 }
 
 impl TopicKey {
@@ -259,6 +274,13 @@ mod tests {
             assert!(TopicConfig::check_new(name, value).is_err(), "{name}");
         }
         assert!(TopicConfig::check_new("compression.gzip.level", "much").is_err());
+        for (value, is_good) in
+            [("*", true), ("", true), ("0:1, 1:2", true), ("a:b", false), ("0:1,*", false), ("0", false)]
+        {
+            for name in ["leader.replication.throttled.replicas", "follower.replication.throttled.replicas"] {
+                assert_eq!(TopicConfig::check_new(name, value).is_ok(), is_good, "{name}={value}");
+            }
+        }
         for (name, value) in
             [("compression.gzip.level", "5"), ("remote.storage.enable", "false"), ("retention.ms", "1")]
         {
