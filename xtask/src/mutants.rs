@@ -159,10 +159,11 @@ fn plant(
 ) -> anyhow::Result<()> {
     let tree = workspace.target.join("mutants/tree");
     copy_tree(workspace, &tree)?;
-    // The tests must pass without a mistake, or their failing says nothing. Of seeds that is asked of the one that fails.
+    // The tests must pass without a mistake, or their failing says nothing. Of seeds and of the fuzz targets' tests that is
+    // asked of the one that fails.
     let mut suites: Vec<&Suite> = Vec::new();
     for (_, mutant) in &mutants {
-        if !suites.contains(&&mutant.suite) && !matches!(mutant.suite, Suite::Seeds(_)) {
+        if !suites.contains(&&mutant.suite) && matches!(mutant.suite, Suite::Test(_)) {
             suites.push(&mutant.suite);
         }
     }
@@ -208,9 +209,14 @@ fn found(workspace: &Workspace, tree: &Path, mutant: &Mutant, deadline: Instant)
     let nothing = || format!("the tests failed, but none of them by itself:\n{printed}");
     match &mutant.suite {
         Suite::Fuzz => {
-            let what = printed.lines().find(|line| line.starts_with("test ") && line.ends_with("FAILED"));
             ensure!(printed.contains("panicked at"), nothing());
-            Ok(Finding { seeds: None, what: what.unwrap_or_default().to_owned() })
+            let failed = |line: &&str| line.starts_with("test ") && line.ends_with(" ... FAILED");
+            let what = printed.lines().find(failed).with_context(nothing)?;
+            let test = what.trim_start_matches("test ").trim_end_matches(" ... FAILED");
+            let without = tests(workspace, &workspace.root, &mutant.suite, Stage::Run).words("-- --exact").word(test);
+            let (passes, printed) = without.try_run(deadline)?;
+            ensure!(passes && printed.contains("1 passed"), "{test} fails without it as well:\n{printed}");
+            Ok(Finding { seeds: None, what: what.to_owned() })
         }
         Suite::Test(NamedTest { test, .. }) => {
             ensure!(printed.contains(&format!("test {test} ... FAILED")), nothing());
@@ -251,12 +257,13 @@ enum Stage {
 
 /// The tests where nothing is planted: in the tree itself, by what other parts have built there, if they have.
 fn without_mistake(workspace: &Workspace, tree: &Path, suite: &Suite) -> Run {
-    match suite {
-        Suite::Fuzz => tests(workspace, &workspace.root, suite, Stage::Run),
-        Suite::Test(NamedTest { package, target, test }) => programs::test_program(workspace, package, target)
-            .map_or_else(|| tests(workspace, tree, suite, Stage::Run), |run| run.word("--exact").word(test)),
-        Suite::Seeds(_) => tests(workspace, tree, suite, Stage::Run),
-    }
+    let built = match suite {
+        Suite::Test(NamedTest { package, target, test }) => {
+            programs::test_program(workspace, package, target).map(|run| run.word("--exact").word(test))
+        }
+        Suite::Fuzz | Suite::Seeds(_) => None,
+    };
+    built.unwrap_or_else(|| tests(workspace, tree, suite, Stage::Run))
 }
 
 /// The crates that are not ours are those that other parts have built.

@@ -132,7 +132,7 @@ pub(crate) const PARTS: &[Part] = &[
     )
     .beside()
     .needs(&["highwater-broker", "highwater-tests"]),
-    part("mutants", 130, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn).beside(),
+    part("mutants", 200, "planted mistakes, some drawn by the tree, each of which tests must find", mutants::run_drawn).beside(),
     part(
         "cluster",
         215,
