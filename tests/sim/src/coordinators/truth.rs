@@ -111,7 +111,11 @@ impl World {
             }
             (About::Commit { group, offsets }, Told::Group(Answer::Commit(Ok(results)))) => {
                 for ((input, offset), _) in offsets.iter().zip(results).filter(|(_, result)| result.is_ok()) {
-                    self.acknowledge(group, *input, *offset, is_present);
+                    let known = self.acknowledge(group, *input, *offset);
+                    assert!(
+                        *offset >= known || !is_present,
+                        "{known} of input {input} was acknowledged to {group}, and then {offset}"
+                    );
                     self.counts.commits += 1;
                 }
             }
@@ -130,13 +134,13 @@ impl World {
                 *epoch = (*epoch).max(producer.epoch);
             }
             (About::End { serial: Some(serial), commits }, Told::Transaction(TransactionAnswer::Producer(Ok(_)))) => {
-                self.transaction_ended(caller, *serial, *commits, is_present);
+                self.transaction_ended(caller, *serial, *commits);
             }
             _ => {}
         }
     }
 
-    fn transaction_ended(&mut self, caller: Caller, serial: u64, commits: bool, is_present: bool) {
+    fn transaction_ended(&mut self, caller: Caller, serial: u64, commits: bool) {
         let Client::Member(member) = caller.client else { return };
         let Some(copier) = &self.members[member].copier else { return };
         let Some(transaction) = copier.transaction.as_ref().filter(|of| of.serial == serial) else { return };
@@ -144,7 +148,9 @@ impl World {
         if commits {
             assert!(!self.truth.aborted.contains(&serial), "transaction {serial} is told to be committed and aborted");
             self.truth.committed.insert(serial, (input, offset));
-            self.acknowledge(member::COPIERS, input, offset, is_present);
+            // When it was decided is not when it is told: who was not answered, or not by the coordinator that decided, asks
+            // again, and others may have gone on from there meanwhile.
+            self.acknowledge(member::COPIERS, input, offset);
         } else {
             assert!(
                 !self.truth.committed.contains_key(&serial),
@@ -154,13 +160,12 @@ impl World {
         }
     }
 
-    fn acknowledge(&mut self, group: &str, input: usize, offset: i64, is_present: bool) {
+    /// Notes an offset, and returns the highest that was noted before.
+    fn acknowledge(&mut self, group: &str, input: usize, offset: i64) -> i64 {
         let known = self.truth.acknowledged.entry((group.to_owned(), input)).or_insert(offset);
-        assert!(
-            offset >= *known || !is_present,
-            "{known} of input {input} was acknowledged to {group}, and then {offset}"
-        );
-        *known = (*known).max(offset);
+        let before = *known;
+        *known = before.max(offset);
+        before
     }
 
     /// A batch was appended that had not been there before.
