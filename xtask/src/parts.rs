@@ -228,7 +228,7 @@ fn simulation(workspace: &Workspace, tally: &mut Tally, deadline: Instant) -> an
     let tests = Run::cargo(workspace).words("test --locked --release --no-fail-fast --lib --test *").words(packages);
     tests.run(tally, deadline, Counts::Lines);
     // Seeds that nobody has run yet, others with each commit.
-    for world in ["replicas --minutes 1", "coordinators --minutes 0.1"] {
+    for world in ["replicas --minutes 1", "coordinators --minutes 0.05"] {
         Run::cargo(workspace)
             .words("run --quiet --locked --release --package highwater-sim -- --world")
             .words(world)

@@ -134,6 +134,8 @@ counts! { CoordinatorCounts:
     gathered = "appends together",
     /// Appends of which those that waited were told to try again.
     late = "late appends",
+    /// Markers that came when nobody waited for them.
+    late_markers = "late markers",
     /// Assignments that members were given.
     assigned = "assignments",
     /// Offsets that were committed outside of transactions.

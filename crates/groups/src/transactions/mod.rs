@@ -214,10 +214,6 @@ impl TransactionCoordinator {
         };
         match outcome {
             Err(why) => Some(request.refused(why)),
-            Ok(Outcome::As(producer)) => Some(match told {
-                Told::Done => TransactionAnswer::Done(Ok(())),
-                Told::Producer | Told::AskAgain => TransactionAnswer::Producer(Ok(producer)),
-            }),
             Ok(Outcome::NeedsProducerId) => {
                 self.need_ids.insert(ticket, request);
                 effects.push(TransactionEffect::NeedProducerId(ticket));

@@ -31,11 +31,10 @@ pub(super) struct State {
     client_version: i16,
 }
 
-/// What a request comes to.
+/// What a request comes to. Where all is so already the state is written once more, and the answer waits for that: a coordinator that
+/// was deposed and has not heard of it may know of the transaction before with the same epoch only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is so already.
-    As(Producer),
     /// That state is to be written.
     Becomes(State),
     /// The same, of a transaction that is aborted before the request can be asked again.
@@ -173,8 +172,7 @@ impl State {
             Some(expected) if expected == self.producer => {}
             // It asks a second time for what it did not hear of. What it had before is over by that.
             Some(expected) if expected.epoch == self.last_epoch => {
-                let is_so = *self == Self { last_update_ms: self.last_update_ms, ..next.clone() };
-                return Ok(if is_so { Outcome::As(self.producer) } else { Outcome::Becomes(next) });
+                return Ok(Outcome::Becomes(next));
             }
             Some(_) => return Err(TransactionRefused::ProducerFenced),
             None => {}
@@ -223,9 +221,6 @@ impl State {
             return Err(TransactionRefused::ConcurrentTransactions);
         }
         let ongoing = self.status == TransactionStatus::Ongoing;
-        if ongoing && partitions.iter().all(|partition| self.partitions.contains(partition)) {
-            return Ok(Outcome::As(self.producer));
-        }
         let mut next = self.updated(now, TransactionStatus::Ongoing);
         if !ongoing {
             next.partitions.clear();
@@ -283,7 +278,7 @@ impl State {
             {
                 self.prepare(now, preparing, bumps, fresh)
             }
-            status if status == complete && (asks_again || !bumps) => Ok(Outcome::As(self.producer)),
+            status if status == complete && (asks_again || !bumps) => Ok(Outcome::Becomes(self.clone())),
             status if status == preparing => Err(TransactionRefused::ConcurrentTransactions),
             _ => Err(TransactionRefused::InvalidTransactionState),
         }

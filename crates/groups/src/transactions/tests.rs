@@ -295,14 +295,33 @@ fn who_was_fenced_by_nobody_goes_on_in_the_next_epoch() {
         let next = Producer { epoch: first.epoch + 1, ..first };
         assert_eq!(rig.begin(Some(first)), Ok(next));
         assert_eq!(rig.status(), Some(Status::Empty));
-        let written = rig.log.len();
         assert_eq!(rig.begin(Some(first)), Ok(next), "it did not hear of it");
-        assert_eq!(rig.log.len(), written);
         assert_eq!(rig.add(first, 0), Err(TransactionRefused::ProducerFenced));
         assert_eq!(rig.add(next, 0), Ok(()));
         let second = rig.begin(None);
         assert_eq!(second, Err(TransactionRefused::ConcurrentTransactions));
     }
+}
+
+/// Who was deposed and has not heard of it may know the producer's transaction before, which had the same epoch.
+#[test]
+fn who_cannot_write_says_of_nothing_that_it_is_so_already() {
+    let cannot = Err(TransactionRefused::CoordinatorNotAvailable);
+    let mut rig = Rig::new();
+    let first = rig.begin(None).unwrap();
+    rig.add(first, 0).unwrap();
+    rig.appends_end = Some(Appended::NotNow);
+    assert_eq!(rig.add(first, 0), cannot);
+    rig.appends_end = Some(Appended::Committed);
+    assert_eq!(rig.add(first, 0), Ok(()));
+    rig.end(first, true, false).unwrap();
+    rig.mark();
+    assert_eq!(rig.status(), Some(Status::CompleteCommit));
+    rig.appends_end = Some(Appended::NotNow);
+    assert_eq!(rig.end(first, true, false), cannot.map(|()| first));
+    rig.appends_end = Some(Appended::Committed);
+    assert_eq!(rig.end(first, true, false), Ok(first));
+    assert_eq!(rig.status(), Some(Status::CompleteCommit));
 }
 
 #[test]

@@ -89,8 +89,20 @@ impl World {
         self.schedule(ROUND_MS, node, Event::RoundEnds(driver, marking, round));
     }
 
+    /// Whether who sent it still waits for it. One that comes later may end the next transaction of its producer, as in Kafka
+    /// (docs/transactions.md): that it does is known, and here it would hide what is not.
+    fn is_waited_for(&mut self, sent: &MarkerSent) -> bool {
+        let of = self.driver_of(sent.node, TRANSACTIONS, sent.driver);
+        let of = of.and_then(|driver| driver.markings.get(&sent.marking));
+        of.is_some_and(|of| of.round == sent.round && of.waits_for.contains(&sent.at))
+    }
+
     /// A marker for a partition that this broker leads, as another one says.
     pub(super) fn marker_arrives(&mut self, node: usize, sent: MarkerSent) {
+        if !self.is_waited_for(&sent) {
+            self.counts.late_markers += 1;
+            return;
+        }
         if sent.at == OFFSETS {
             // What a group has committed in the transaction counts from the marker on.
             return self.mark_at_driver(node, OFFSETS, sent);
